@@ -1,0 +1,51 @@
+"""twofold: personalised federated learning. Every client's model is twofold: a part shared by all (w), a part of its own (β)."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from twofold import algorithms, data, evaluate, losses, objectives, theory
+    from twofold.clients import ClientError, Clients
+    from twofold.problem import Problem
+    from twofold.result import History, Ledger, Result, Results
+    from twofold.solve import TheoryWarning, solve
+
+_HOMES = {
+    "Clients": "clients",
+    "ClientError": "clients",
+    "Problem": "problem",
+    "solve": "solve",
+    "TheoryWarning": "solve",
+    "Result": "result",
+    "Results": "result",
+    "History": "result",
+    "Ledger": "result",
+}
+_MODULES = ("algorithms", "data", "evaluate", "losses", "objectives", "theory")
+
+__all__ = [
+    "ClientError", "Clients", "History", "Ledger", "Problem", "Result", "Results", "TheoryWarning", "algorithms", "data",
+    "evaluate", "losses", "objectives", "solve", "theory",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use, so that `import twofold` (and the command line's --help) stays quick."""
+    if name in _HOMES:
+        value = getattr(import_module(f"twofold.{_HOMES[name]}"), name)
+    elif name in _MODULES:
+        value = import_module(f"twofold.{name}")
+    elif name == "__version__":
+        from importlib.metadata import version  # noqa: PLC0415
+
+        value = version("twofold")
+    else:
+        raise AttributeError(f"module 'twofold' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,105 @@
+"""ASVRCD-PFL: accelerated variance-reduced block coordinate descent (Algorithm ASVRCD-PFL)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+
+from twofold import tree
+from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill
+from twofold.algorithms.svrcd import Message, Plan, coins, counts, estimate, message
+from twofold.control import branch
+from twofold.theory import stepsizes
+from twofold.tree import Pytree, record, static
+
+
+class Triple(NamedTuple):
+    """One block's sequences y and z, reference point v, and ∇F(v) in that block."""
+
+    y: Pytree
+    z: Pytree
+    v: Pytree
+    full: Pytree
+
+
+@record
+class ASVRCD(Algorithm):
+    """x = θ₁z + θ₂v + (1−θ₁−θ₂)y; y⁺ = x − ηg; z⁺ = νz + (1−ν)x + (γ/η)(y⁺ − x); v⁺ = y with probability ρ.
+
+    g is (∇f̂(x) − ∇f̂(v))/p + ∇F(v) in the drawn block and ∇F(v) in the other. The new reference point is the *old* y, so
+    everything that has to be sent in an iteration is known at its start: one message with two optional parts.
+    """
+
+    eta: float | None = None
+    theta1: float | None = None
+    theta2: float | None = None
+    gamma: float | None = None
+    nu: float | None = None
+    rho: float | None = None
+    p_w: float | None = None
+    batch: int | None = static(1)
+    optimal: str = static("w")
+    name = "asvrcd"
+
+    def complete(self, setting: Setting) -> tuple[ASVRCD, str | None]:
+        """Theorem e1; ρ for the optimal number of ∇_w and rounds (or, with optimal="beta", of ∇_β)."""
+        values = stepsizes.asvrcd(setting.constants, setting.rows, optimal=self.optimal, p_w=self.p_w, rho=self.rho)
+        return fill(self, values), values.get("note")
+
+    def init(self, w0: Pytree) -> Triple:
+        """y = z = v = w0; the first iteration brings ∇_wF(v)."""
+        return Triple(w0, w0, w0, tree.zeros(w0))
+
+    def init_private(self, w0: Pytree, beta0: Pytree, oracle: GradientOracle) -> Triple:
+        """y = z = v = β0."""
+        return Triple(beta0, beta0, beta0, tree.zeros(beta0))
+
+    def plan(self, key: jax.Array, k: Any) -> Plan:
+        """The w-coin and the ρ-coin."""
+        return coins(key, k, self.p_w, self.rho)
+
+    def client(
+        self, plan: Plan, shared: Triple, private: Triple, oracle: GradientOracle, key: jax.Array
+    ) -> tuple[Triple, Message]:
+        """The message, this client's own step, and its own reference point."""
+        x, now = (self._mix(shared), self._mix(private)), (shared.y, private.y)
+        sent, own = message(plan, x, (shared.v, private.v), now, oracle, oracle.sample(key, self.batch))
+        y, z = self._step(private, x[1], estimate(~plan.w, own, private.full, 1 - self.p_w))  # type: ignore[operator]
+        v, full = branch(
+            plan.refresh, lambda: (private.y, oracle.gradient_beta(*now)), lambda: (private.v, private.full)
+        )
+        return Triple(y, z, v, full), sent
+
+    def server(self, plan: Plan, shared: Triple, mean: Message) -> Triple:
+        """The same step on w; on a silent iteration it uses nothing of the message."""
+        gradient = estimate(plan.w, mean.difference, shared.full, self.p_w)
+        y, z = self._step(shared, self._mix(shared), gradient)
+        v, full = tree.select(plan.refresh, (shared.y, mean.full), (shared.v, shared.full))
+        return Triple(y, z, v, full)
+
+    def _mix(self, s: Triple) -> Pytree:
+        rest = 1 - self.theta1 - self.theta2  # type: ignore[operator]
+        return tree.combine((self.theta1, s.z), (self.theta2, s.v), (rest, s.y))
+
+    def _step(self, s: Triple, x: Pytree, gradient: Pytree) -> tuple[Pytree, Pytree]:
+        y = tree.combine((1.0, x), (-self.eta, gradient))  # type: ignore[operator]
+        # (γ/η)(y⁺ − x) = −γg, written without the cancellation.
+        z = tree.combine((self.nu, s.z), (1 - self.nu, x), (-self.gamma, gradient))  # type: ignore[operator]
+        return y, z
+
+    def sends(self, plan: Plan) -> Message:
+        """The difference with the w-coin, the full gradient with the ρ-coin."""
+        return Message(plan.w, plan.refresh)
+
+    def evaluations(self, plan: Plan, rows: Any) -> Evaluations:
+        """Two batches in the drawn block, and all rows of both blocks on a refresh."""
+        return counts(plan, self.batch, rows)
+
+    def model(self, shared: Triple) -> Pytree:
+        """The sequence y."""
+        return shared.y
+
+    def personal(self, private: Triple) -> Pytree:
+        """The sequence y."""
+        return private.y

@@ -1,0 +1,127 @@
+"""The protocol: an algorithm is pure functions around one message.
+
+What leaves a client is exactly the `Message` that `client` returns, and of that only the parts for which `sends` is true.
+Shared state evolves identically everywhere, so an iteration in which nothing is sent costs no communication: each client
+replays the server's step itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import jax
+
+from twofold.theory.constants import Constants, LossConstants
+from twofold.tree import Pytree
+
+Plan = Any
+Shared = Any
+Private = Any
+Message = Any
+
+
+class Evaluations(NamedTuple):
+    """How many single-row gradients a client evaluates in an iteration, in w and in β."""
+
+    w: Any
+    beta: Any
+
+
+class Setting(NamedTuple):
+    """What theory knows of a problem when it fills in step sizes."""
+
+    constants: Constants
+    rows: float  # per client, on average
+    M: int
+    lam: float | None  # of the mixture, the only objective that some baselines solve
+    loss: LossConstants | None
+
+
+class GradientOracle(Protocol):
+    """One client's gradients in the scaled space; see `twofold.problem.Oracle`."""
+
+    count: Any
+    weight: Any
+    scale: Any
+    capacity: int
+
+    def sample(self, key: jax.Array, size: int | None) -> Any: ...
+    def order(self, key: jax.Array) -> jax.Array: ...
+    def slice(self, order: jax.Array, start: Any, size: int) -> Any: ...
+    def gradient_w(self, w: Pytree, beta: Pytree, sample: Any = None) -> Pytree: ...
+    def gradient_beta(self, w: Pytree, beta: Pytree, sample: Any = None) -> Pytree: ...
+    def gradients(self, w: Pytree, beta: Pytree, sample: Any = None) -> tuple[Pytree, Pytree]: ...
+    def row_gradients_beta(self, w: Pytree, beta: Pytree, sample: Any = None) -> Pytree: ...
+
+
+class Algorithm:
+    """A method in split form; its hyper-parameters are the fields of a frozen dataclass, None where theory decides.
+
+    Subclasses are final. `receive` is a hook that almost nobody needs; everything else is theirs to write.
+    """
+
+    name: str
+    needs: str | None = None  # the one objective it can solve; None for all
+
+    def complete(self, setting: Setting) -> tuple[Algorithm, str | None]:
+        """This method with every open field filled in by theory, and what the user should be told about it."""
+        raise NotImplementedError
+
+    def init(self, w0: Pytree) -> Shared:
+        """What everyone knows before the first iteration."""
+        raise NotImplementedError
+
+    def init_private(self, w0: Pytree, beta0: Pytree, oracle: GradientOracle) -> Private:
+        """What one client alone knows before the first iteration."""
+        raise NotImplementedError
+
+    def plan(self, key: jax.Array, k: Any) -> Plan:
+        """The common coins of iteration k: pure in (key, k), so known to all without a word."""
+        raise NotImplementedError
+
+    def client(
+        self, plan: Plan, shared: Shared, private: Private, oracle: GradientOracle, key: jax.Array
+    ) -> tuple[Private, Message]:
+        """One client's iteration: its new private state, and the message."""
+        raise NotImplementedError
+
+    def server(self, plan: Plan, shared: Shared, mean: Message) -> Shared:
+        """The shared update from the mean message; parts that were not sent are zero and not looked at."""
+        raise NotImplementedError
+
+    def receive(self, plan: Plan, shared: Shared, private: Private, oracle: GradientOracle) -> Private:
+        """What a client does with the new shared state; unchanged by default."""
+        return private
+
+    def sends(self, plan: Plan) -> Message:
+        """Which parts of the message are sent; drives the ledger and the serialiser."""
+        raise NotImplementedError
+
+    def evaluations(self, plan: Plan, rows: Any) -> Evaluations:
+        """Single-row gradient evaluations of a client with `rows` rows in an iteration with this plan."""
+        raise NotImplementedError
+
+    def model(self, shared: Shared) -> Pytree:
+        """The (scaled) w that this method would report now."""
+        raise NotImplementedError
+
+    def personal(self, private: Private) -> Pytree:
+        """The β_m that this method would report now."""
+        raise NotImplementedError
+
+
+A = TypeVar("A", bound=Algorithm)
+
+
+def fill(algorithm: A, values: Mapping[str, Any]) -> A:
+    """The algorithm with its open (None) fields taken from `values`; what the user set stays."""
+    fields = {field.name for field in dataclasses.fields(algorithm)}  # type: ignore[arg-type]
+    open_fields = {name: value for name, value in values.items() if name in fields and getattr(algorithm, name) is None}
+    return dataclasses.replace(algorithm, **open_fields)  # type: ignore[type-var]
+
+
+def size_of_batch(batch: int | None, rows: Any) -> Any:
+    """Rows in one sampled gradient: the batch, or everything."""
+    return rows if batch is None else batch

@@ -1,0 +1,157 @@
+"""LSGD-PFL: local SGD on w, SGD on β (Algorithm LSGD-PFL). One engine iteration is one communication round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from twofold import randomness, tree
+from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
+from twofold.control import repeat
+from twofold.theory import stepsizes
+from twofold.tree import Pytree, record, static
+
+
+class Plan(NamedTuple):
+    """The round's number; there are no coins."""
+
+    k: Any
+
+
+class Shared(NamedTuple):
+    """The last averaged w, and the average of iterates where it was asked for."""
+
+    w: Pytree
+    average: Pytree
+
+
+class Private(NamedTuple):
+    """β_m, this client's running averages of (w_m, β_m), and their common total weight."""
+
+    beta: Pytree
+    average: Pytree
+    total: Any
+
+
+class Message(NamedTuple):
+    """w_m after the local steps, and its running average where it was asked for."""
+
+    w: Pytree
+    average: Pytree
+
+
+@record
+class LSGD(Algorithm):
+    """τ local steps (w_m, β_m) −= η(∇_w f̂_m, p_m∇_β f̂_m), then w = mean of the w_m.
+
+    The β-step carries the 1/M that the printed algorithm lost: Theorem local's step size assumes it.
+    `eta` is a number or any schedule of the local step's number (`theory.stepsizes.pl_schedule`, an optax schedule).
+    `epochs` replaces `tau` by reshuffled passes over each client's own rows, so larger clients take more steps.
+    `average=True` reports the weighted average of iterates that the convex theorem speaks of (weights (1−ημ)^(−k−1)),
+    at the price of a second w in every message.
+    """
+
+    eta: float | Callable[[Any], Any] | None = None
+    tau: int = static(5)
+    batch: int | None = static(1)
+    epochs: int | None = static(None)
+    average: bool = static(False)
+    mu: float | None = None
+    name = "lsgd"
+
+    def __post_init__(self) -> None:
+        if self.tau < 1 or (self.batch is not None and self.batch < 1) or (self.epochs is not None and self.epochs < 1):
+            raise ValueError(f"LSGD needs tau, batch and epochs ≥ 1: {self.tau=}, {self.batch=}, {self.epochs=}.")
+        if self.average and callable(self.eta):
+            raise ValueError("LSGD's weighted average is defined for a constant step: give a number as eta.")
+
+    def complete(self, setting: Setting) -> tuple[LSGD, str | None]:
+        """Theorem local's step, with the bound 1/(4L^w) that it needs for τ = 1."""
+        steps = self.tau if self.epochs is None else self.epochs * int(self._steps_per_epoch(math.ceil(setting.rows)))
+        values = stepsizes.lsgd(setting.constants, steps)
+        return fill(self, {**values, "mu": setting.constants.mu}), None
+
+    def _steps_per_epoch(self, rows: Any) -> Any:
+        return 1 if self.batch is None else -(-rows // self.batch)
+
+    def init(self, w0: Pytree) -> Shared:
+        """Start at w0."""
+        return Shared(w0, tree.zeros(w0) if self.average else ())
+
+    def init_private(self, w0: Pytree, beta0: Pytree, oracle: GradientOracle) -> Private:
+        """Start at β0."""
+        average = (tree.zeros(w0), tree.zeros(beta0)) if self.average else ()
+        return Private(beta0, average, jnp.zeros(()))
+
+    def plan(self, key: jax.Array, k: Any) -> Plan:
+        """No coins."""
+        return Plan(jnp.asarray(k, jnp.int32))
+
+    def client(
+        self, plan: Plan, shared: Shared, private: Private, oracle: GradientOracle, key: jax.Array
+    ) -> tuple[Private, Message]:
+        """The local steps, from the shared w."""
+
+        def step(number: Any, sample: Any, state: tuple) -> tuple:
+            w, beta, average, total = state
+            eta = self.eta(number) if callable(self.eta) else self.eta
+            if self.average:
+                # S_k = 1 + (1−ημ)S_{k−1}: the weights (1−ημ)^(−k−1), normalised so that nothing overflows.
+                total = 1 + (1 - eta * self.mu) * total  # type: ignore[operator]
+                average = tree.combine((1 - 1 / total, average), (1 / total, (w, beta)))
+            of_w, of_beta = oracle.gradients(w, beta, sample)
+            return tree.combine((1.0, w), (-eta, of_w)), tree.combine((1.0, beta), (-eta, of_beta)), average, total  # type: ignore[operator]
+
+        def steps(state: tuple) -> tuple:
+            first = plan.k * self.tau
+
+            def one(i: Any, state: tuple) -> tuple:
+                return step(first + i, oracle.sample(randomness.at(key, i), self.batch), state)
+
+            return repeat(self.tau, one, state)
+
+        def epochs(state: tuple) -> tuple:
+            each = self._steps_per_epoch(oracle.count)
+            first = plan.k * self.epochs * each
+
+            def epoch(e: Any, state: tuple) -> tuple:
+                order = oracle.order(randomness.at(key, e))
+
+                def one(i: Any, state: tuple) -> tuple:
+                    sample = None if self.batch is None else oracle.slice(order, i * self.batch, self.batch)
+                    return step(first + e * each + i, sample, state)
+
+                return repeat(each, one, state)
+
+            return repeat(self.epochs, epoch, state)
+
+        start = (shared.w, private.beta, private.average, private.total)
+        w, beta, average, total = (steps if self.epochs is None else epochs)(start)
+        return Private(beta, average, total), Message(w, average[0] if self.average else ())
+
+    def server(self, plan: Plan, shared: Shared, mean: Message) -> Shared:
+        """w is the mean of the w_m."""
+        return Shared(mean.w, mean.average)
+
+    def sends(self, plan: Plan) -> Message:
+        """Every round sends."""
+        yes = jnp.ones_like(plan.k, dtype=bool)
+        return Message(yes, yes)
+
+    def evaluations(self, plan: Plan, rows: Any) -> Evaluations:
+        """τ batches; with epochs every row once per epoch."""
+        each = self.tau * size_of_batch(self.batch, rows) if self.epochs is None else self.epochs * rows
+        count = jnp.broadcast_to(jnp.asarray(each), jnp.broadcast_shapes(jnp.shape(plan.k), jnp.shape(each)))
+        return Evaluations(count, count)
+
+    def model(self, shared: Shared) -> Pytree:
+        """w, or its weighted average."""
+        return shared.average if self.average else shared.w
+
+    def personal(self, private: Private) -> Pytree:
+        """β_m, or its weighted average."""
+        return private.average[1] if self.average else private.beta

@@ -1,0 +1,439 @@
+"""Everyone's private data: unequal clients stored row after row, checked once, padded only when an engine asks."""
+
+from __future__ import annotations
+
+import difflib
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax import tree_util
+
+PyTree = Any
+Name = str | int
+Weights = Any  # None (1/M each, as in the paper), "rows" (proportional to counts, as in FedAvg), or M positive numbers
+_DEFAULT: Any = None
+
+
+class ClientError(ValueError):
+    """One sentence that says which client, which field and which value is wrong."""
+
+
+class Client(NamedTuple):
+    """One client's own rows, unpadded; the arrays are read-only views."""
+
+    name: Name
+    x: PyTree
+    y: PyTree
+    weight: float
+
+
+class Stack(NamedTuple):
+    """Several clients as arrays with leading axes (clients, rows); rows past a client's `count` are padding."""
+
+    x: PyTree
+    y: PyTree
+    count: np.ndarray  # int32 (clients,)  # pyright: ignore[reportIncompatibleMethodOverride]
+    weight: np.ndarray  # float64 (clients,), as among all clients: not renormalised
+    position: np.ndarray  # int32 (clients,)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Clients:
+    """The data of M clients, concatenated client after client without padding.
+
+    `x` and `y` are pytrees of arrays with N rows in all, of which the first `counts[0]` belong to client 0 and so on.
+    `weights` are positive, sum to one, and default to the paper's 1/M. Dicts and tuples are pytrees; a list is read
+    as an array. Booleans, integers and floats keep their dtype; `y` may be None. The arrays are read-only.
+    """
+
+    x: PyTree
+    y: PyTree
+    counts: np.ndarray
+    names: tuple[Name, ...] = _DEFAULT
+    weights: np.ndarray = _DEFAULT
+
+    def __post_init__(self) -> None:
+        counts = np.asarray(self.counts)
+        names = _names(self.names, counts.size)
+        if counts.ndim != 1 or counts.dtype.kind not in "iu":
+            raise ClientError(f"counts must be one whole number per client, found {self.counts!r}")
+        if counts.min() < 1:
+            raise ClientError(f"client {names[counts.argmin()]!r} has no rows: its count is {counts.min()}")
+        arrays, structure = _read(self.x, self.y, "the data", int(counts.sum(dtype=np.int64)), "counts")
+        weights = _weights(self.weights, counts, names)
+        checked = {"counts": _frozen(counts.astype(np.int32)), "names": names, "weights": _frozen(weights)}
+        self.__dict__.update(tree_util.tree_unflatten(structure, arrays), **checked)  # frozen: no plain assignment
+        for field, array in zip(_fields(structure), arrays, strict=True):
+            if array.dtype.kind == "f":
+                self._require(np.isfinite(array), array, field, "every value must be finite")
+
+    @classmethod
+    def from_list(
+        cls, pairs: Iterable[tuple[PyTree, PyTree]], names: Sequence[Name] | None = None, weights: Weights = None
+    ) -> Clients:
+        """Take one pair (x, y) per client; the names default to 0, 1, 2, ..."""
+        pairs = list(pairs)
+        names = _names(names, len(pairs))
+        everyone: list[list[np.ndarray]] = []
+        expected: Any = None
+        for name, pair in zip(names, pairs, strict=True):
+            who = f"client {name!r}"
+            arrays, structure = _read(*_pair(pair, who), who)
+            if len(arrays[0]) == 0:
+                raise ClientError(f"{who} has no rows: its x has shape {arrays[0].shape}")
+            everyone.append(arrays)
+            layout = structure, [array.shape[1:] for array in arrays]
+            expected = expected or layout
+            if layout != expected:
+                found, wanted = _layout(arrays, structure), _layout(everyone[0], expected[0])
+                raise ClientError(f"{who} holds {found} where client {names[0]!r} holds {wanted}")
+        data = tree_util.tree_unflatten(expected[0], [np.concatenate(parts) for parts in zip(*everyone, strict=True)])
+        return cls(**data, counts=np.array([len(arrays[0]) for arrays in everyone]), names=names, weights=weights)
+
+    @classmethod
+    def from_groups(cls, x: PyTree, y: PyTree, groups: Any, weights: Weights = None) -> Clients:
+        """Cut one table into clients by a label per row.
+
+        Clients come in sorted order of their labels, or in order of first appearance where labels cannot be compared;
+        rows keep their order inside a client. Strings and integers become names as they are, other labels as `str`.
+        """
+        labels: list[Any] = groups.tolist() if hasattr(groups, "tolist") else list(groups)
+        arrays, structure = _read(x, y, "the data", len(labels), "groups")
+        seen: dict[Any, int] = {}
+        try:
+            member = np.fromiter((seen.setdefault(label, len(seen)) for label in labels), np.int64, len(labels))
+        except TypeError as problem:
+            raise ClientError(f"groups must hold one plain label per row: {problem}") from None
+        for label, code in seen.items():
+            if not isinstance(label, str) and str(label) in ("None", "nan", "NaT", "<NA>"):
+                raise ClientError(f"groups has no client for row {np.argmax(member == code)}: the label is {label}")
+        try:
+            ordered = sorted(seen)
+        except TypeError:
+            ordered = list(seen)
+        rank = np.empty(len(seen), np.int64)
+        rank[[seen[label] for label in ordered]] = np.arange(len(seen))
+        member = rank[member]
+        data = _take(tree_util.tree_unflatten(structure, arrays), np.argsort(member, kind="stable"))
+        return cls(**data, counts=np.bincount(member), names=tuple(ordered), weights=weights)
+
+    @classmethod
+    def from_frame(
+        cls, df: Any, client: str = "user", target: str = "y", features: Any = None, weights: Weights = None
+    ) -> Clients:
+        """Cut a data frame into clients by the column `client`, in the order of `from_groups`.
+
+        `x` is the matrix of the columns `features`: by default all columns but `client` and `target`, in their order.
+        """
+        available = list(df.columns)
+        if features is None:
+            features = [column for column in available if column not in (client, target)]
+        features = [features] if isinstance(features, str) else list(features)
+        for column in (client, target, *features):
+            if column not in available:
+                raise _unknown("column", column, available)
+        if not features:
+            raise ClientError(f"features is empty: the frame's columns are {available}")
+        groups, *arrays = (df[column].to_numpy() for column in (client, *features, target))
+        for column, array in zip((*features, target), arrays, strict=True):
+            if array.dtype.kind not in "biuf" or array.ndim != 1:
+                raise ClientError(f"column {column!r} must be numeric, found dtype {array.dtype}, shape {array.shape}")
+            if not (finite := np.isfinite(array)).all():  # said here, where the column still has its name
+                row = int(np.argmin(finite))
+                where = f"client {_name(groups[row])!r}: column {column!r} at row {row} of the frame"
+                raise ClientError(f"{where} is {array[row]}, but every value must be finite")
+        return cls.from_groups(np.column_stack(arrays[:-1]), arrays[-1], groups, weights)
+
+    @property
+    def M(self) -> int:
+        """The number of clients, M in the paper."""
+        return len(self.names)
+
+    __len__ = M.fget
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of all clients together."""
+        return int(self.offsets[-1])
+
+    @cached_property
+    def offsets(self) -> np.ndarray:
+        """Where each client's rows start, with the number of all rows at the end: int64 (M + 1,)."""
+        return _frozen(np.concatenate([[0], np.cumsum(self.counts, dtype=np.int64)]))
+
+    @cached_property
+    def _lookup(self) -> dict[Name, int]:
+        return {name: m for m, name in enumerate(self.names)}
+
+    def position(self, name: Name) -> int:
+        """Find the position of a client by its name, whether that is a string or an integer."""
+        if name not in self._lookup:
+            raise _unknown("client", name, self.names)
+        return self._lookup[name]
+
+    def __getitem__(self, which: Name) -> Client:
+        """Give one client: a string is a name, an integer always a position (for integer names see `position`)."""
+        m = self.position(which) if isinstance(which, str) else operator.index(which)
+        if not -self.M <= m < self.M:
+            raise IndexError(f"there is no client at position {m}: positions go from 0 to {self.M - 1}")
+        m %= self.M
+        data = tree_util.tree_map(lambda leaf: leaf[self.offsets[m] : self.offsets[m + 1]], self._data)
+        return Client(name=self.names[m], **data, weight=float(self.weights[m]))
+
+    def __iter__(self) -> Iterator[Client]:
+        return (self[m] for m in range(self.M))
+
+    def __repr__(self) -> str:
+        least, most = int(self.counts.min()), int(self.counts.max())
+        size = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+        each = f"{self.M:,} client{'s' * (self.M > 1)}, {size} row{'s' * (most > 1)} each, {self.rows:,} in all"
+        return f"Clients({each}, {_layout(*tree_util.tree_flatten(self._data))})"
+
+    def stack(self, positions: Any = None, rows: int | None = None) -> Stack:
+        """Pad clients to equal length, `rows` or the largest count among them.
+
+        Padding repeats the client's own first row, so that any function stays finite on it; it must get weight zero.
+        Clients of equal size that lie next to each other come as a view, without a copy.
+        """
+        positions = self._positions(positions)
+        count, start = self.counts[positions], self.offsets[positions]
+        rows = int(count.max()) if rows is None else operator.index(rows)
+        if rows < count.max():
+            largest = self.names[positions[count.argmax()]]
+            raise ClientError(f"client {largest!r} has {count.max()} rows, which do not fit into {rows=}")
+        if (count == rows).all() and (np.diff(positions) == 1).all():
+            whole, shape = slice(start[0], start[-1] + rows), (len(positions), rows)
+            data = tree_util.tree_map(lambda leaf: leaf[whole].reshape(shape + leaf.shape[1:]), self._data)
+        else:
+            row = np.arange(rows)
+            data = _take(self._data, start[:, None] + np.where(row < count[:, None], row, 0))
+        return Stack(**data, count=count, weight=self.weights[positions], position=positions.astype(np.int32))
+
+    def buckets(self, waste: float = 0.15, least: int = 1 << 20) -> tuple[np.ndarray, ...]:
+        """Group positions by size, in as few groups as keep all padding within `waste` times the real rows.
+
+        Each group is meant to be padded to its own largest client. Everyone is in one group when its padding is fewer
+        than `least` numbers. Groups go from small clients to large ones; inside a group, positions increase.
+        """
+        if not waste >= 0:
+            raise ClientError(f"waste must be a number of at least 0, found {waste=}")
+        padding = self.M * int(self.counts.max()) - self.rows
+        if padding * sum(leaf[0].size for leaf in tree_util.tree_leaves(self._data)) < least:
+            return (np.arange(self.M),)
+        largest = _fewest_groups(self.counts, self.rows + int(min(waste * self.rows, padding)))
+        group = np.searchsorted(largest, self.counts)
+        return tuple(np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))[:-1]))
+
+    def split(self, test: float = 0.2, seed: int = 0, stratify: bool = False) -> tuple[Clients, Clients]:
+        """Split every client's rows into training and test rows, at least one of each; names and weights stay.
+
+        A client's draw depends on the seed, its position and its own rows alone. With `stratify`, the test rows hold
+        each label in its share of the client's rows, up to one row.
+        """
+        if not 0 < test < 1:
+            raise ClientError(f"test must lie strictly between 0 and 1, found {test=}")
+        if self.counts.min() < 2:
+            raise ClientError(f"client {self.names[self.counts.argmin()]!r} has 1 row, but a split needs at least 2")
+        if stratify and getattr(self.y, "ndim", 0) != 1:
+            raise ClientError(f"stratify needs y to be one label per row, found {self!r}")
+        sizes = np.clip(np.rint(test * self.counts), 1, self.counts - 1).astype(np.int64)
+        chosen = np.zeros(self.rows, bool)
+        for m, (start, count, size) in enumerate(zip(self.offsets[:-1], self.counts, sizes, strict=True)):
+            rng = np.random.default_rng((seed, m))
+            row = start + rng.permutation(count)
+            if stratify:  # every size-th part of the rows sorted by label gives one: each label gets its share, rounded
+                row = row[np.argsort(self.y[row], kind="stable")]
+                row = row[(np.arange(size) * count + rng.integers(count)) // size]
+            chosen[row[:size]] = True
+        train, held_out = (_take(self._data, np.flatnonzero(part)) for part in (~chosen, chosen))
+        return replace(self, **train, counts=self.counts - sizes), replace(self, **held_out, counts=sizes)
+
+    def subset(self, positions: Any) -> Clients:
+        """Keep some clients, in the order given; their weights are scaled to sum to one again."""
+        positions = self._positions(positions)
+        counts = self.counts[positions]
+        shift = self.offsets[positions] - (np.cumsum(counts, dtype=np.int64) - counts)
+        rows = np.repeat(shift, counts) + np.arange(counts.sum(dtype=np.int64))
+        names = tuple(self.names[m] for m in positions)
+        return replace(self, **_take(self._data, rows), counts=counts, names=names, weights=self.weights[positions])
+
+    def map(self, fn: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]) -> Clients:
+        """Apply fn(x, y) -> (x, y) to the rows of all clients at once, for instance to normalise them."""
+        x, y = _pair(fn(self.x, self.y), "the result of the mapped function")
+        return replace(self, x=x, y=y)
+
+    def check_labels(self, classes: int | Iterable[int]) -> None:
+        """Raise unless every label is one of `classes`, or of 0, ..., classes - 1 where that is a number.
+
+        Booleans and whole floats count as integers.
+        """
+        if isinstance(classes, int | np.integer):
+            allowed, wanted = np.arange(classes), f"a label must be a whole number from 0 to {classes - 1}"
+        else:
+            allowed = np.array(sorted(classes))
+            wanted = f"a label must be one of {', '.join(map(str, allowed))}"
+        leaves, structure = tree_util.tree_flatten({"y": self.y})
+        if not leaves:
+            raise ClientError(f"y is {self.y!r}, but {wanted}")
+        for field, array in zip(_fields(structure), leaves, strict=True):
+            self._require(np.isin(array, allowed), array, field, wanted)
+
+    @property
+    def _data(self) -> dict[str, PyTree]:
+        return {"x": self.x, "y": self.y}
+
+    def _positions(self, positions: Any) -> np.ndarray:
+        chosen = np.arange(self.M) if positions is None else np.asarray(positions)
+        flat = chosen.ndim == 1 and chosen.size > 0 and chosen.dtype.kind in "iu"
+        if not flat or chosen.min() < 0 or chosen.max() >= self.M:
+            raise ClientError(f"positions must be a list of whole numbers from 0 to {self.M - 1}, found {positions!r}")
+        return chosen.astype(np.int64)
+
+    def _require(self, good: np.ndarray, array: np.ndarray, field: str, wanted: str) -> None:
+        """Raise at the first value that is not good, naming the client, its own row and the column."""
+        if not good.all():
+            row, *column = index = tuple(map(int, np.unravel_index(np.argmin(good), good.shape)))
+            m = int(np.searchsorted(self.offsets, row, side="right")) - 1
+            where = f"client {self.names[m]!r}: {field} at row {row - self.offsets[m]}"
+            where += f", column {', '.join(map(str, column))}" if column else ""
+            raise ClientError(f"{where} is {array[index]}, but {wanted}")
+
+
+def _pair(pair: Any, who: str) -> tuple[PyTree, PyTree]:
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        size = f" of length {len(pair)}" if isinstance(pair, tuple | list) else ""
+        raise ClientError(f"{who} must be a pair (x, y), found {type(pair).__name__}{size}")
+    return pair[0], pair[1]
+
+
+def _read(x: PyTree, y: PyTree, who: str, rows: int | None = None, source: str = "x") -> tuple[list[np.ndarray], Any]:
+    """Flatten x and y together into arrays of `rows` rows, x first; the structure unflattens to a dict of x and y."""
+    leaves, structure = tree_util.tree_flatten({"x": x, "y": y}, is_leaf=lambda node: isinstance(node, list))
+    if structure.children()[0].num_leaves == 0:
+        raise ClientError(f"{who} has no array in x, found {x!r}")
+    arrays: list[np.ndarray] = []
+    for i, leaf in enumerate(leaves):
+        try:
+            arrays.append(_array(leaf))
+        except ValueError as problem:
+            wanted = "but needs an array of booleans, integers or floats with one row per sample"
+            raise ClientError(f"{who} has {problem} in {_fields(structure)[i]}, {wanted}") from None
+        rows = len(arrays[0]) if rows is None else rows
+        if len(arrays[i]) != rows:
+            raise ClientError(f"{who} has {rows} rows in {source} but {len(arrays[i])} in {_fields(structure)[i]}")
+    return arrays, structure
+
+
+def _array(leaf: Any) -> np.ndarray:
+    """Read one leaf as an array of numbers without copying it; the complaint names what was found instead."""
+    if np.ma.is_masked(leaf):
+        raise ValueError("masked values")
+    try:
+        array = np.asarray(leaf.toarray() if hasattr(leaf, "toarray") else leaf)  # scipy's sparse matrices
+    except ValueError:
+        raise ValueError("rows of unequal length") from None
+    if array.dtype.kind not in "biuf" or array.ndim == 0:
+        raise ValueError(f"the single value {array}" if array.ndim == 0 else f"dtype {array.dtype}")
+    return _frozen(array)
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    """Give a read-only view; the caller's own array stays as writeable as it was."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _fields(structure: Any) -> list[str]:
+    """Name every leaf of a dict of x and y as one would write it: x, x['age'], y."""
+    numbered = tree_util.tree_unflatten(structure, range(structure.num_leaves))
+    return [path[0].key + tree_util.keystr(path[1:]) for path, _ in tree_util.tree_flatten_with_path(numbered)[0]]
+
+
+def _layout(arrays: list[np.ndarray], structure: Any) -> str:
+    """Say what one row holds: x: float64[64], y: int64."""
+    kinds = (f"{array.dtype}{list(array.shape[1:]) or ''}".replace(" ", "") for array in arrays)
+    return ", ".join(f"{field}: {kind}" for field, kind in zip(_fields(structure), kinds, strict=True))
+
+
+def _take(data: dict[str, PyTree], index: np.ndarray) -> dict[str, PyTree]:
+    return tree_util.tree_map(lambda leaf: np.take(leaf, index, axis=0), data)
+
+
+def _unknown(kind: str, name: Any, available: Sequence[Any]) -> ClientError:
+    close = difflib.get_close_matches(str(name), [str(other) for other in available], n=1)
+    listed = ", ".join(map(repr, available[:20])) + (", ..." if len(available) > 20 else "")
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return ClientError(f"there is no {kind} {name!r} among {listed}{hint}")
+
+
+def _name(label: Any) -> Name:
+    label = label.item() if isinstance(label, np.generic) else label
+    return label if isinstance(label, str | int) and not isinstance(label, bool) else str(label)
+
+
+def _names(names: Iterable[Any] | None, M: int) -> tuple[Name, ...]:
+    """Check that every one of M clients has a name of its own; the default is 0, ..., M - 1."""
+    if M == 0:
+        raise ClientError("there are no clients: the list is empty")
+    names = tuple(range(M)) if names is None else tuple(map(_name, names))
+    if len(names) != M:
+        raise ClientError(f"names has {len(names)} entries for {M} clients")
+    if len(set(names)) < M:
+        (name, times), *_ = Counter(names).most_common(1)
+        raise ClientError(f"names must be unique, but {times} clients are named {name!r}")
+    return names
+
+
+def _weights(weights: Weights, counts: np.ndarray, names: tuple[Name, ...]) -> np.ndarray:
+    """Turn any accepted form of weights into positive numbers that sum to one."""
+    if weights is None:
+        return np.full(len(counts), 1 / len(counts))
+    try:
+        values = np.array(counts if isinstance(weights, str) and weights == "rows" else weights, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ClientError(f"weights must be None, 'rows' or one number per client, found {weights!r}") from None
+    if values.shape != counts.shape:
+        raise ClientError(f"weights has shape {values.shape} for {len(counts)} clients")
+    for m in np.flatnonzero(~(np.isfinite(values) & (values > 0))):
+        raise ClientError(f"client {names[m]!r} has weight {values[m]}, but weights must be positive and finite")
+    total = values.sum()
+    return values if abs(total - 1) < 1e-12 else values / total  # already normalised: keep every bit
+
+
+def _fewest_groups(counts: np.ndarray, budget: int) -> np.ndarray:
+    """Give the largest size in each group, for the fewest groups of neighbouring sizes with at most `budget` rows.
+
+    With C_j clients among the j smallest sizes s_1 < ... < s_j, the fewest padded rows in at most k groups obey
+    D_k(j) = min_{i<j} D_{k-1}(i) + s_j (C_j - C_i). That is the lowest of lines in s_j whose slopes -C_i only fall, so
+    the lower envelope is a queue and a layer k takes linear time. Python's integers keep it exact.
+    """
+    unique, clients = np.unique(counts, return_counts=True)
+    sizes, C = unique.tolist(), [0, *np.cumsum(clients).tolist()]
+    D = [0, *(size * c for size, c in zip(sizes, C[1:], strict=True))]
+    layers: list[list[int]] = []
+
+    def crossing(a: int, b: int) -> int:  # the first whole size from which on line b is as low as line a
+        return -((D[a] - D[b]) // (C[b] - C[a]))
+
+    while D[-1] > budget:
+        queue, head, cost, choice = [], 0, [0], [0]
+        for i, size in enumerate(sizes):
+            while len(queue) - head > 1 and crossing(queue[-1], i) <= crossing(queue[-2], queue[-1]):
+                queue.pop()
+            queue.append(i)
+            while head + 1 < len(queue) and crossing(queue[head], queue[head + 1]) <= size:
+                head += 1
+            choice.append(queue[head])
+            cost.append(D[queue[head]] + size * (C[i + 1] - C[queue[head]]))
+        D = cost
+        layers.append(choice)
+    ends = [len(sizes)]
+    for choice in reversed(layers):
+        ends.append(choice[ends[-1]])
+    return unique[np.array(ends[::-1]) - 1]

@@ -1,0 +1,285 @@
+"""Who gets which rows: four ways to split a data set between clients, each deterministic in its seed.
+
+All return a `Partition` of row numbers. No row is ever given to two clients, or to both training and testing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """The rows of each client, for training and for testing, in increasing order and read-only."""
+
+    train: tuple[Rows, ...]
+    test: tuple[Rows, ...]
+    names: tuple[str, ...]
+    labels: tuple[tuple[int, ...], ...]  # the labels that each client has; empty where the split did not look at labels
+    description: str
+
+    def __post_init__(self) -> None:
+        if not len(self.train) == len(self.test) == len(self.names) == len(self.labels):
+            raise ValueError(
+                "a partition needs training rows, test rows, a name and labels for every client, but has "
+                f"{len(self.train)}, {len(self.test)}, {len(self.names)} and {len(self.labels)} of them"
+            )
+        object.__setattr__(self, "train", tuple(_read_only(rows) for rows in self.train))
+        object.__setattr__(self, "test", tuple(_read_only(rows) for rows in self.test))
+
+    def __len__(self) -> int:
+        """The number of clients."""
+        return len(self.train)
+
+    def take(self, x: NDArray, y: NDArray) -> tuple[list[tuple[NDArray, NDArray]], list[tuple[NDArray, NDArray]]]:
+        """The data itself: one `(x, y)` per client for training, and one per client for testing."""
+        return [(x[rows], y[rows]) for rows in self.train], [(x[rows], y[rows]) for rows in self.test]
+
+
+def by_labels(
+    y: ArrayLike, clients: int = 20, labels_per_client: int = 2, train: int = 100, test: int = 300, seed: int = 0
+) -> Partition:
+    """Give each client the same number of rows, of only a few labels (the paper's split of the images).
+
+    Every client gets `labels_per_client` distinct labels (the paper's K), `train` training and `test` test rows. All
+    labels are given out equally often, or differ by one; within a client the rows per label are equal or differ by
+    one, for training and testing alike. Rows are drawn without replacement, so unlike in the published runs no test
+    image of any client is a training image of another.
+    """
+    y = _vector(y, "y")
+    _at_least(1, clients=clients, labels_per_client=labels_per_client)
+    _at_least(0, test=test)
+    values, counts = np.unique(y, return_counts=True)
+    if labels_per_client > len(values):
+        raise ValueError(f"{labels_per_client=} distinct labels were asked for, but y has only {len(values)}")
+    if train < labels_per_client:
+        raise ValueError(f"{train=} rows cannot hold {labels_per_client} labels: give each client at least one of each")
+    random = np.random.default_rng(seed)
+
+    chosen = _deal_labels(len(values), clients, labels_per_client, random)
+    left = counts.copy()
+    shares = np.zeros((clients, len(values), 2), np.int64)  # rows of each label for training and testing
+    for m, mine in enumerate(chosen):
+        for use, rows in enumerate((train, test)):
+            base, extra = divmod(rows, labels_per_client)
+            # The odd rows are taken where most are left, so that they do not exhaust a label that is nearly used up.
+            by_plenty = mine[np.lexsort((random.permutation(len(mine)), -left[mine]))]
+            shares[m, mine, use] = base
+            shares[m, by_plenty[:extra], use] += 1
+            left[mine] -= shares[m, mine, use]
+    if left.min() < 0:
+        worst = int(np.argmin(left))
+        users = int((shares[:, worst].sum(axis=1) > 0).sum())
+        raise ValueError(
+            f"label {_plain(values[worst])} has {counts[worst]:,} rows, but {users} of the {clients} clients need "
+            f"{counts[worst] - left[worst]:,} of them ({train} training and {test} test rows over {labels_per_client} "
+            "labels each): take fewer clients or fewer rows"
+        )
+
+    parts: list[list[list[Rows]]] = [[[], []] for _ in range(clients)]
+    for label, value in enumerate(values):
+        rows = random.permutation(np.flatnonzero(y == value))
+        ends = np.cumsum(shares[:, label].ravel())
+        for i, piece in enumerate(np.split(rows[: ends[-1]], ends[:-1])):
+            parts[i // 2][i % 2].append(piece)
+    return Partition(
+        tuple(_sorted_rows(np.concatenate(p[0])) for p in parts),
+        tuple(_sorted_rows(np.concatenate(p[1])) for p in parts),
+        _numbered(clients),
+        tuple(tuple(_plain(values[label]) for label in np.sort(mine)) for mine in chosen),
+        f"{labels_per_client} of {len(values)} labels per client, {clients} clients with {train} training and {test} "
+        f"test rows each, seed {seed}",
+    )
+
+
+def dirichlet(
+    y: ArrayLike, clients: int, alpha: float, seed: int = 0, test: float = 0.2, min_rows: int = 2, tries: int = 100
+) -> Partition:
+    """Split each label between the clients in proportions drawn from a Dirichlet distribution; every row is used.
+
+    A small `alpha` gives each label to few clients, a large one to all alike. The fraction `test` of each client's rows
+    is set aside at random, but a client always keeps one row for training. If some client has fewer than `min_rows`
+    rows in all, everything is drawn again, up to `tries` times.
+    """
+    y = _vector(y, "y")
+    _at_least(1, clients=clients, min_rows=min_rows, tries=tries)
+    _fraction(test)
+    if not (np.isfinite(alpha) and alpha > 0):
+        raise ValueError(f"the concentration alpha must be positive, but is {alpha=}")
+    _enough(len(y), clients, min_rows)
+    random = np.random.default_rng(seed)
+    values, labels = np.unique(y, return_inverse=True)
+    best = -1
+    for _ in range(tries):
+        owner = np.empty(len(y), np.int64)
+        for label in range(len(values)):
+            rows = random.permutation(np.flatnonzero(labels == label))
+            ends = np.rint(np.cumsum(random.dirichlet(np.full(clients, float(alpha)))) * len(rows)).astype(np.int64)
+            owner[rows] = np.searchsorted(ends[:-1], np.arange(len(rows)), side="right")
+        smallest = int(np.bincount(owner, minlength=clients).min())
+        if smallest >= min_rows:
+            break
+        best = max(best, smallest)
+    else:
+        raise ValueError(
+            f"in {tries} draws with {alpha=} the smallest of {clients} clients got at most {best} of the {len(y):,} "
+            f"rows, but {min_rows=}: take a larger alpha, fewer clients or a smaller min_rows"
+        )
+    groups = [np.flatnonzero(owner == m) for m in range(clients)]
+    return _set_aside(
+        groups,
+        _numbered(clients),
+        tuple(tuple(_plain(values[label]) for label in np.unique(labels[rows])) for rows in groups),
+        test,
+        random,
+        f"Dirichlet({alpha:g}) over {len(values)} labels, {clients} clients, {_percent(test)} for testing, seed {seed}",
+    )
+
+
+def power_law(
+    n_rows: int, clients: int, exponent: float, seed: int = 0, min_rows: int = 2, test: float = 0.2
+) -> Partition:
+    """Give client r a share of the rows proportional to r^(-exponent), r = 1, 2, …; every row is used, drawn at random.
+
+    Clients come in order of size. Those whose share would be below `min_rows` get `min_rows`, at the cost of the
+    others. An exponent of 0 makes all equal.
+    """
+    _at_least(1, clients=clients, min_rows=min_rows)
+    _fraction(test)
+    if not (np.isfinite(exponent) and exponent >= 0):
+        raise ValueError(f"the exponent must not be negative, but is {exponent=}")
+    _enough(n_rows, clients, min_rows)
+    random = np.random.default_rng(seed)
+    ends = np.cumsum(_power_law_sizes(n_rows, clients, exponent, min_rows))
+    return _set_aside(
+        np.split(random.permutation(n_rows).astype(np.int64), ends[:-1]),
+        _numbered(clients),
+        ((),) * clients,
+        test,
+        random,
+        f"sizes by the power law r^-{exponent:g}, {clients} clients, {_percent(test)} for testing, seed {seed}",
+    )
+
+
+def natural(groups: ArrayLike, test: float = 0.2, seed: int = 0) -> Partition:
+    """Make one client of each value in `groups`, such as a user, a school or a hospital; every row is used.
+
+    Clients come in the order of the sorted values and are named by them. The fraction `test` of each client's rows is
+    set aside at random, but a client always keeps one row for training.
+    """
+    groups = _vector(groups, "groups")
+    _fraction(test)
+    values, owner = np.unique(groups, return_inverse=True)
+    rows = np.split(np.argsort(owner, kind="stable"), np.cumsum(np.bincount(owner))[:-1])
+    return _set_aside(
+        rows,
+        tuple(str(value) for value in values),
+        ((),) * len(values),
+        test,
+        np.random.default_rng(seed),
+        f"{len(values)} natural groups, {_percent(test)} for testing, seed {seed}",
+    )
+
+
+def _deal_labels(labels: int, clients: int, per_client: int, random: np.random.Generator) -> list[Rows]:
+    """Distinct labels for each client, always the least used ones with ties broken at random.
+
+    Counts that differ by at most one before a client still do after it, hence the labels come out equally often.
+    """
+    used = np.zeros(labels, np.int64)
+    chosen = []
+    for _ in range(clients):
+        mine = np.lexsort((random.permutation(labels), used))[:per_client]
+        used[mine] += 1
+        chosen.append(mine)
+    return chosen
+
+
+def _power_law_sizes(n_rows: int, clients: int, exponent: float, min_rows: int) -> Rows:
+    weights = np.arange(1, clients + 1, dtype=np.float64) ** -exponent
+    large = clients  # clients from here on are at the minimum; raising them lowers the rest, so look again
+    while True:
+        ideal = weights[:large] / weights[:large].sum() * (n_rows - (clients - large) * min_rows)
+        keep = int(np.count_nonzero(ideal >= min_rows))
+        if keep == large or large == 1:
+            break
+        large = max(keep, 1)
+    sizes = np.full(clients, min_rows, np.int64)
+    sizes[:large] = np.floor(ideal)
+    # The rows lost to rounding down go to the largest fractions; a stable order keeps the sizes decreasing.
+    order = np.argsort(-(ideal - np.floor(ideal)), kind="stable")
+    sizes[order[: n_rows - sizes.sum()]] += 1
+    return sizes
+
+
+def _set_aside(
+    groups: Sequence[Rows],
+    names: tuple[str, ...],
+    labels: tuple[tuple[int, ...], ...],
+    test: float,
+    random: np.random.Generator,
+    description: str,
+) -> Partition:
+    """Split each client's rows at random into training and test rows, with at least one for training."""
+    train_rows, test_rows = [], []
+    for rows in groups:
+        held = min(round(test * len(rows)), len(rows) - 1)
+        shuffled = random.permutation(rows)
+        train_rows.append(_sorted_rows(shuffled[held:]))
+        test_rows.append(_sorted_rows(shuffled[:held]))
+    return Partition(tuple(train_rows), tuple(test_rows), names, labels, description)
+
+
+def _read_only(rows: NDArray) -> Rows:
+    view = np.asarray(rows, np.int64).view()  # a view, so that the caller's own array stays writable
+    view.flags.writeable = False
+    return view
+
+
+def _sorted_rows(rows: NDArray) -> Rows:
+    return np.sort(rows).astype(np.int64)
+
+
+def _numbered(clients: int) -> tuple[str, ...]:
+    return tuple(f"client {m}" for m in range(clients))
+
+
+def _plain(value: Any) -> int:
+    """A label as a Python number, for messages and for `Partition.labels`."""
+    return value.item()
+
+
+def _percent(test: float) -> str:
+    return f"{100 * test:g}% of each client's rows"
+
+
+def _vector(values: ArrayLike, name: str) -> NDArray:
+    array = np.asarray(values)
+    if array.ndim != 1 or array.size == 0:
+        raise ValueError(f"{name} must be a vector with one entry per row, but has shape {array.shape}")
+    return array
+
+
+def _at_least(least: int, **numbers: int) -> None:
+    for name, value in numbers.items():
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, but is {value}")
+
+
+def _fraction(test: float) -> None:
+    if not 0 <= test < 1:
+        raise ValueError(f"test is the fraction of each client's rows set aside, in [0, 1), but is {test}")
+
+
+def _enough(n_rows: int, clients: int, min_rows: int) -> None:
+    if n_rows < clients * min_rows:
+        raise ValueError(
+            f"{clients} clients with at least {min_rows} rows each need {clients * min_rows:,}, not {n_rows:,}"
+        )

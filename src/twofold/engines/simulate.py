@@ -1,0 +1,147 @@
+"""The fast engine: vmap over clients, one loop over iterations, everything compiled, many seeds at once.
+
+Seeds advance in lock step. Iterates that are to be recorded are kept in slots on the device and evaluated together
+afterwards, since a metric of many iterates at once is a matrix product where one at a time is a matrix-vector one.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from twofold import randomness, tree
+from twofold.algorithms.base import Algorithm
+from twofold.problem import Oracle, Problem, weighted_mean
+from twofold.tree import Pytree
+
+CAPACITY = 4096
+"""Iterations that one call of the compiled loop can take (it takes any number up to that without recompiling)."""
+
+
+class State(NamedTuple):
+    """What one seed's run carries: the shared state, and each bucket's private states."""
+
+    shared: Any
+    privates: tuple[Any, ...]
+
+
+class Snapshots(NamedTuple):
+    """Recorded iterates, (seeds, slots, …): real w, and each bucket's β."""
+
+    w: Pytree
+    parts: tuple[Pytree, ...]
+
+
+class Simulate:
+    """All clients of all seeds of one run on one device."""
+
+    def __init__(self, algorithm: Algorithm, problem: Problem, seeds: list[int], start: Any, slots: int) -> None:
+        self.algorithm = tree.cast(algorithm)
+        self.problem = problem
+        keys = jnp.stack([randomness.root(seed) for seed in seeds])
+        self._many = len(seeds) > 1
+        self._program = (problem.objective, jnp.asarray(problem.scale, jnp.result_type(float)), problem.stacks)
+        self._streams = _streams(keys if self._many else keys[0], problem.stacks, self._many)
+        w, beta = start
+        first = _first(self.algorithm, self._program, w, problem.split(beta))
+        self.state: State = _repeat(first, len(seeds)) if self._many else first
+        self.slots = slots
+        self._buffer = self._empty(slots)
+
+    def _empty(self, slots: int) -> Snapshots:
+        shapes = jax.eval_shape(_report, self.algorithm, self._program, self._one())
+        lead = (len_seeds(self.state, self._many), slots + 1) if self._many else (slots + 1,)
+        return jax.tree.map(lambda leaf: jnp.zeros((*lead, *leaf.shape), leaf.dtype), shapes)
+
+    def _one(self) -> State:
+        return jax.tree.map(lambda leaf: leaf[0], self.state) if self._many else self.state
+
+    def advance(self, k: int, count: int, slots: np.ndarray) -> Snapshots:
+        """Iterations k … k+count−1; slots[seed, i] is where iterate k+i is kept (≥ `self.slots`: nowhere)."""
+        padded = np.full((slots.shape[0], CAPACITY), self.slots, np.int32)
+        padded[:, :count] = np.minimum(slots, self.slots)
+        where = jnp.asarray(padded if self._many else padded[0])
+        self.state, self._buffer = _advance(
+            self.algorithm, self._program, self.state, self._buffer, self._streams, jnp.int32(k), jnp.int32(count), where,
+            many=self._many,
+        )  # fmt: skip
+        return self._buffer if self._many else jax.tree.map(lambda leaf: leaf[None], self._buffer)
+
+
+def len_seeds(state: State, many: bool) -> int:
+    """The number of seeds in a state."""
+    return int(jax.tree.leaves(state)[0].shape[0]) if many else 1
+
+
+def _repeat(first: State, times: int) -> State:
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (times, *jnp.shape(leaf))), first)
+
+
+@partial(jax.jit, static_argnums=2)
+def _streams(keys: jax.Array, stacks: tuple, many: bool) -> tuple:
+    """The common stream, and each client's own, derived once for the whole run."""
+
+    def one(key: jax.Array) -> tuple:
+        own = tuple(jax.vmap(lambda m: randomness.private(key, m))(stack.position) for stack in stacks)
+        return randomness.common(key), own
+
+    return jax.vmap(one)(keys) if many else one(keys)
+
+
+@jax.jit
+def _first(algorithm: Algorithm, program: tuple, w: Pytree, parts: tuple[Pytree, ...]) -> State:
+    objective, scale, stacks = program
+    scaled = tree.scale(1 / scale, w)
+
+    def one(member: Any, beta: Pytree) -> Any:
+        return algorithm.init_private(scaled, beta, Oracle(objective, scale, member))
+
+    return State(algorithm.init(scaled), tuple(jax.vmap(one)(s, b) for s, b in zip(stacks, parts, strict=True)))
+
+
+def _report(algorithm: Algorithm, program: tuple, state: State) -> Snapshots:
+    w = tree.scale(program[1], algorithm.model(state.shared))
+    return Snapshots(w, tuple(jax.vmap(algorithm.personal)(private) for private in state.privates))
+
+
+def step(algorithm: Algorithm, program: tuple, state: State, streams: tuple, k: Any) -> State:
+    """One iteration of all clients and the server."""
+    objective, scale, stacks = program
+    common, own = streams
+    plan = algorithm.plan(common, k)
+
+    def client(member: Any, private: Any, key: jax.Array) -> Any:
+        oracle = Oracle(objective, scale, member)
+        return algorithm.client(plan, state.shared, private, oracle, randomness.at(key, k))
+
+    moved = [jax.vmap(client)(*each) for each in zip(stacks, state.privates, own, strict=True)]
+    mean = weighted_mean(stacks, [message for _, message in moved])
+    shared = algorithm.server(plan, state.shared, mean)
+
+    def receive(member: Any, private: Any) -> Any:
+        return algorithm.receive(plan, shared, private, Oracle(objective, scale, member))
+
+    privates = tuple(jax.vmap(receive)(stack, private) for stack, (private, _) in zip(stacks, moved, strict=True))
+    return State(shared, privates)
+
+
+@partial(jax.jit, static_argnames="many", donate_argnums=3)
+def _advance(
+    algorithm: Algorithm, program: tuple, state: State, buffer: Snapshots, streams: tuple, k: Any, count: Any,
+    slots: jax.Array, many: bool,
+) -> tuple[State, Snapshots]:  # fmt: skip
+    def one(state: State, buffer: Snapshots, streams: tuple, k: Any, slot: Any) -> tuple[State, Snapshots]:
+        state = step(algorithm, program, state, streams, k)
+        # The last slot takes what nobody asked for: a plain write is cheaper than a branch around a buffer.
+        return state, jax.tree.map(lambda b, x: b.at[slot].set(x), buffer, _report(algorithm, program, state))
+
+    all_seeds = jax.vmap(one, in_axes=(0, 0, 0, None, 0)) if many else one
+
+    def body(i: Any, carry: tuple) -> tuple:
+        return all_seeds(*carry, streams, k + i, slots[:, i] if many else slots[i])
+
+    return jax.lax.fori_loop(jnp.int32(0), count, body, (state, buffer))

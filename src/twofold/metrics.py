@@ -1,0 +1,111 @@
+"""Figures of recorded iterates, evaluated many at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from twofold import tree
+from twofold.problem import Problem, full_value, gradient_beta, gradient_w
+from twofold.tree import Pytree
+
+ROWS_AT_ONCE = 1 << 21
+"""Iterates are evaluated in blocks, so that a block touches at most about this many rows."""
+
+Metric = Callable[[tuple, Pytree, tuple], jax.Array]
+"""(program, real w, each bucket's β) → a scalar; program is (objective, scale, stacks)."""
+
+
+def loss(program: tuple, w: Pytree, parts: tuple) -> jax.Array:
+    """F(w, β)."""
+    objective, _, stacks = program
+    return full_value(objective, stacks, w, parts)
+
+
+def gradient_norm(program: tuple, w: Pytree, parts: tuple) -> jax.Array:
+    """‖∇F‖ in the scaled space."""
+    objective, scale, stacks = program
+    of_w = gradient_w(objective, stacks, w, parts, None, None)
+    of_beta = gradient_beta(objective, stacks, w, parts, None, None)
+    return jnp.sqrt(scale**2 * tree.squared_norm(of_w) + tree.squared_norm(of_beta))
+
+
+def size(program: tuple, w: Pytree, parts: tuple) -> jax.Array:
+    """‖(w, β)‖²: finite exactly when the iterate is."""
+    return tree.squared_norm((w, parts))
+
+
+BUILT_IN: dict[str, Metric] = {"loss": loss, "gradient_norm": gradient_norm}
+DERIVED = {"gap": "loss", "bound": "gradient_norm"}
+"""What is computed from another metric and a number: F − F*, and ‖∇F‖²/(2μ)."""
+
+
+class OfUser:
+    """A user's metric of (w, beta), beta in client order; equal when made of the same function and order."""
+
+    def __init__(self, function: Callable[[Pytree, Pytree], Any], problem: Problem) -> None:
+        self.function = function
+        self.join = problem.join
+        self._same = (function, tuple(tuple(p.tolist()) for p in problem._positions))
+
+    def __call__(self, program: tuple, w: Pytree, parts: tuple) -> jax.Array:
+        value = jnp.asarray(self.function(w, self.join(parts)))
+        if value.shape != ():
+            raise ValueError(f"A metric must give one number, but {self.function} gave an array of shape {value.shape}.")
+        return value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OfUser) and self._same == other._same
+
+    def __hash__(self) -> int:
+        return hash(self._same)
+
+
+def resolve(record: Sequence[str] | Mapping[str, Any], problem: Problem) -> dict[str, Metric]:
+    """The metrics to evaluate, from names and from functions of the user's own."""
+    wanted = dict(record) if isinstance(record, Mapping) else {name: name for name in record}
+    found: dict[str, Metric] = {}
+    for name, metric in wanted.items():
+        if callable(metric):
+            found[name] = OfUser(metric, problem)
+            continue
+        base = DERIVED.get(metric, metric)
+        if base not in BUILT_IN:
+            known = ", ".join([*BUILT_IN, *DERIVED])
+            raise ValueError(f"Unknown metric {metric!r}: choose from {known}, or give a function of (w, beta).")
+        found[base] = BUILT_IN[base]
+    return found
+
+
+def evaluate(metrics: dict[str, Metric], program: tuple, snapshots: Any, index: np.ndarray) -> dict[str, np.ndarray]:
+    """Every metric of the snapshots at the flat (seed·slot) positions `index`."""
+    rows = sum(int(np.prod(jax.tree.leaves(stack.x)[0].shape[:2])) for stack in program[2])
+    block = int(np.clip(ROWS_AT_ONCE // max(rows, 1), 1, 64))
+    seeds, slots = jax.tree.leaves(snapshots)[0].shape[:2]
+    padded = np.zeros(-(-seeds * slots // block) * block, np.int32)
+    padded[: len(index)] = index
+    functions = (*metrics.values(), size)
+    blocks = jnp.int32(-(-len(index) // block))
+    values = _evaluate(functions, block, program, snapshots, jnp.asarray(padded), blocks)
+    return {name: np.asarray(v)[: len(index)] for name, v in zip([*metrics, "size"], values, strict=True)}
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _evaluate(
+    functions: tuple[Metric, ...], block: int, program: tuple, snapshots: Any, index: jax.Array, blocks: Any
+) -> tuple[jax.Array, ...]:
+    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), snapshots)
+
+    def some(i: Any, out: tuple) -> tuple:
+        chosen = jax.lax.dynamic_slice(index, (i * block,), (block,))
+        w, parts = jax.tree.map(lambda leaf: leaf[chosen], (flat.w, flat.parts))
+        new = [jax.vmap(lambda w, parts, f=f: f(program, w, parts))(w, parts) for f in functions]
+        return tuple(jax.lax.dynamic_update_slice(o, n.astype(o.dtype), (i * block,)) for o, n in zip(out, new, strict=True))
+
+    empty = tuple(jnp.zeros(index.shape, jnp.result_type(float)) for _ in functions)
+    return jax.lax.fori_loop(jnp.int32(0), blocks, some, empty)

@@ -1,0 +1,26 @@
+"""The personalised objectives: every one a choice of f_m(w, β_m) over any loss."""
+
+from twofold.objectives.adaptive import adaptive
+from twofold.objectives.base import Objective
+from twofold.objectives.custom import custom
+from twofold.objectives.local import local
+from twofold.objectives.maml import maml
+from twofold.objectives.mixture import mixture
+from twofold.objectives.multitask import multitask
+from twofold.objectives.residual import residual
+from twofold.objectives.traditional import traditional
+from twofold.objectives.weight_sharing import weight_sharing
+
+REGISTRY = {
+    "traditional": traditional,
+    "local": local,
+    "multitask": multitask,
+    "mixture": mixture,
+    "adaptive": adaptive,
+    "weight_sharing": weight_sharing,
+    "residual": residual,
+    "maml": maml,
+    "custom": custom,
+}
+
+__all__ = ["REGISTRY", "Objective", *REGISTRY]

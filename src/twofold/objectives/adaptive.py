@@ -1,0 +1,73 @@
+"""Adaptive APFL2: predict with a blend of the shared and the personal model (eq. APFL2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from twofold import tree
+from twofold.clients import Clients
+from twofold.losses import Rows
+from twofold.objectives.base import Loss, Objective, positive
+from twofold.objectives.two_stage import TwoStage
+from twofold.theory import constants
+from twofold.tree import Pytree, record
+
+
+@record
+class Adaptive(Objective):
+    """f_m(w, β_m) = Λ f'_m(w) + f'_m((1−α_m)β_m + α_m w), with one α or one per client."""
+
+    loss: Loss
+    alpha: Any
+    Lambda: float
+    name = "adaptive"
+    equation = "Λf'(w) + f'((1−α)β + αw)"
+
+    def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
+        """Zero w and β of the same shape."""
+        return self.loss.init(clients), self.loss.init(clients)
+
+    def own(self, clients: Clients) -> Pytree:
+        """α_m of each client."""
+        alpha = np.asarray(self.alpha, np.float64)
+        if alpha.ndim and alpha.shape != (len(clients),):
+            raise ValueError(f"alpha has shape {alpha.shape}, but there are {len(clients)} clients: give one or each.")
+        return np.broadcast_to(alpha, (len(clients),))
+
+    def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
+        """The blend (1−α_m)β_m + α_m w."""
+        return tree.combine((1 - own, beta), (own, w))
+
+    def value(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> jax.Array:
+        """Λ f'_m(w) + f'_m(blend)."""
+        blend = self.personal(w, beta, rows, own)
+        return self.Lambda * self.loss.value(w, rows) + self.loss.value(blend, rows)
+
+    def constants(self, clients: Clients, scale: float) -> constants.Constants:
+        """μ'(1−α_max)²/(2M), (Λ+α_max²)L'/M, (1−α_min)²L'/M (Lemma apfl, with the ½ of its proof)."""
+        return constants.adaptive(
+            self.loss.constants(clients), self.own(clients), self.Lambda, scale=scale, weights=clients.weights
+        )
+
+
+def _around(objective: Adaptive, clients: Clients) -> constants.Constants:
+    """Local training on f'_m((1−α_m)β + α_m w*): every curvature is multiplied by (1−α_m)²."""
+    loss, factor = objective.loss.constants(clients), (1 - objective.own(clients)) ** 2
+    scaled = constants.LossConstants(mu=loss.mu * factor, L=loss.L * factor, calL=loss.calL * factor, how=loss.how)
+    return constants.local(scaled, weights=clients.weights)
+
+
+def adaptive(loss: Loss, alpha: Any, Lambda: float = 1.0) -> Adaptive | TwoStage:
+    """Predict with a blend: Λf'(w) + f'((1−α)β + αw), α one number in (0, 1) or one per client (APFL2)."""
+    values = np.asarray(alpha, np.float64)
+    if values.ndim > 1 or not np.all((values > 0) & (values < 1)):
+        bad = values.ravel()[~((values.ravel() > 0) & (values.ravel() < 1))]
+        where = f" (client {int(np.flatnonzero(~((values > 0) & (values < 1)))[0])})" if values.ndim == 1 else ""
+        raise ValueError(f"Every alpha must lie strictly between 0 and 1, got {bad[0] if bad.size else alpha}{where}.")
+    alpha = float(values) if values.ndim == 0 else values
+    if Lambda == np.inf:
+        return TwoStage(Adaptive(loss, alpha, 0.0), _around)
+    return Adaptive(loss, alpha, positive("Lambda", Lambda, zero=True))

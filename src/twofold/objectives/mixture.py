@@ -1,0 +1,47 @@
+"""Mixture MX2: personal models drawn to a shared centre (eq. personalized_mixture2)."""
+
+from __future__ import annotations
+
+import jax
+
+from twofold import tree
+from twofold.clients import Clients
+from twofold.losses import Rows
+from twofold.objectives.base import Loss, Objective, positive
+from twofold.theory import constants
+from twofold.tree import Pytree, record
+
+
+@record
+class Mixture(Objective):
+    """f_m(w, β_m) = f'_m(β_m) + (λ/2)‖w − β_m‖².
+
+    Minimised over w this is the mixture with the averaged penalty (w = mean of the β_m); minimised over β it is the
+    Moreau envelope, the objective of implicit MAML and pFedMe.
+    """
+
+    loss: Loss
+    lam: float
+    name = "mixture"
+    equation = "f'(β) + (λ/2)‖w − β‖²"
+
+    def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
+        """Zero w and β of the same shape."""
+        return self.loss.init(clients), self.loss.init(clients)
+
+    def value(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> jax.Array:
+        """f'_m(β_m) + (λ/2)‖w − β_m‖²."""
+        return self.loss.value(beta, rows) + 0.5 * self.lam * tree.squared_norm(tree.subtract(w, beta))
+
+    def constants(self, clients: Clients, scale: float) -> constants.Constants:
+        """μ'/(3M), λ/M, (L'+λ)/M (Lemma mixture)."""
+        return constants.mixture(self.loss.constants(clients), self.lam, scale=scale, weights=clients.weights)
+
+    def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
+        """Everyone predicts with its own β_m."""
+        return beta
+
+
+def mixture(loss: Loss, lam: float) -> Mixture:
+    """Personal models drawn to a shared centre: f'(β) + (λ/2)‖w − β‖² (MX2, pFedMe, implicit MAML)."""
+    return Mixture(loss, positive("lam", lam))

@@ -1,0 +1,58 @@
+"""Multi-task MT2: a shared model and personal ones near it (eq. multitaskFL2); Λ = ∞ is the original of Ditto."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+
+from twofold import tree
+from twofold.clients import Clients
+from twofold.losses import Rows
+from twofold.objectives.base import Loss, Objective, positive
+from twofold.objectives.two_stage import TwoStage
+from twofold.theory import constants
+from twofold.tree import Pytree, record
+
+
+@record
+class Multitask(Objective):
+    """f_m(w, β_m) = Λ f'_m(w) + f'_m(β_m) + (λ/2)‖w − β_m‖²."""
+
+    loss: Loss
+    lam: float
+    Lambda: float
+    name = "multitask"
+    equation = "Λf'(w) + f'(β) + (λ/2)‖w − β‖²"
+
+    def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
+        """Zero w and β of the same shape."""
+        return self.loss.init(clients), self.loss.init(clients)
+
+    def value(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> jax.Array:
+        """Λ f'_m(w) + f'_m(β_m) + (λ/2)‖w − β_m‖²."""
+        penalty = 0.5 * self.lam * tree.squared_norm(tree.subtract(w, beta))
+        return self.Lambda * self.loss.value(w, rows) + self.loss.value(beta, rows) + penalty
+
+    def constants(self, clients: Clients, scale: float) -> constants.Constants:
+        """λ/(2M), (ΛL'+λ)/M, (L'+λ)/M (Lemma smooth_sc_multitaks; the table's extra ½ is a slip)."""
+        return constants.multitask(
+            self.loss.constants(clients), self.lam, self.Lambda, scale=scale, weights=clients.weights
+        )
+
+    def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
+        """Everyone predicts with its own β_m."""
+        return beta
+
+
+def _around(objective: Multitask, clients: Clients) -> constants.Constants:
+    """Local training on f'_m(β) + (λ/2)‖β − w*‖²: the penalty adds λ to every curvature."""
+    loss, lam = objective.loss.constants(clients), float(objective.lam)
+    shifted = constants.LossConstants(mu=loss.mu + lam, L=loss.L + lam, calL=loss.calL + lam, how=loss.how)
+    return constants.local(shifted, weights=clients.weights)
+
+
+def multitask(loss: Loss, lam: float, Lambda: float = 1.0) -> Multitask | TwoStage:
+    """A shared model and personal ones near it: Λf'(w) + f'(β) + (λ/2)‖w − β‖² (MT2, Ditto for Λ = ∞)."""
+    if Lambda == np.inf:
+        return TwoStage(Multitask(loss, positive("lam", lam), 0.0), _around)
+    return Multitask(loss, positive("lam", lam), positive("Lambda", Lambda, zero=True))

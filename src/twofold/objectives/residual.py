@@ -1,0 +1,110 @@
+"""Federated residual learning: a shared and a private predictor whose scores add up (eq. residual_fm)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from twofold.clients import Clients
+from twofold.losses import Linear, Rows, Held
+from twofold.objectives.base import Objective
+from twofold.theory.constants import Constants
+from twofold.tree import Pytree, record, static
+
+Columns = Sequence[int] | slice | str | None
+
+
+@record
+class Residual(Objective):
+    """f_m(w, β_m) = mean ℓ(A^w(w, x^w) + A^β(β_m, x^β), y) + (l2/2)(‖w‖² + ‖β_m‖²)."""
+
+    loss: Linear
+    shared: Any = static(None)
+    private: Any = static(None)
+    predictors: Any = static(None)
+    start: Any = static(None)
+    name = "residual"
+    equation = "ℓ(A(w, x) + A(β, x), y)"
+
+    def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
+        """Zero linear predictors of the chosen columns, or the user's own starting points."""
+        if self.start is not None:
+            return jax.tree.map(np.asarray, self.start.value)
+        return self.loss.init(self._columns(clients, self.shared)), self.loss.init(self._columns(clients, self.private))
+
+    def _columns(self, clients: Clients, columns: Any) -> Clients:
+        return clients.map(lambda x, y: (_pick(x, columns), y))
+
+    def score(self, w: Pytree, beta: Pytree, x: Pytree) -> jax.Array:
+        """A^w(w, x^w) + A^β(β, x^β)."""
+        of_w, of_beta = self.predictors or (self.loss.score, self.loss.score)
+        return of_w(w, _pick(x, self.shared)) + of_beta(beta, _pick(x, self.private))
+
+    def value(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> jax.Array:
+        """The mean loss of the summed scores plus the ridge on both parts."""
+        fit = rows.mean(self.loss.link.loss(self.score(w, beta, rows.x), rows.y))
+        return fit + self.loss.ridge(w) + self.loss.ridge(beta)
+
+    def constants(self, clients: Clients, scale: float) -> Constants | None:
+        """s²L^w_R, max p_m L^β_R from the spectra of the two sets of columns; μ from the ridge alone.
+
+        For predictors of the user's own there is no formula: None.
+        """
+        if self.predictors is not None:
+            return None
+        shared = self.loss.constants(self._columns(clients, self.shared))
+        private = self.loss.constants(self._columns(clients, self.private))
+        weights, ridge = clients.weights, float(self.loss.l2)
+        return Constants(
+            mu=ridge * min(scale**2, float(weights.min())),
+            L_w=scale**2 * float(np.max(shared.L)),
+            L_beta=float(np.max(weights * private.L)),
+            calL_w=scale**2 * float(np.max(shared.calL)),
+            calL_beta=float(np.max(weights * private.calL)),
+            how=dict.fromkeys(("mu", "L_w", "L_beta", "calL_w", "calL_beta"), "certified"),
+        )
+
+    def grade(self, w: Pytree, beta: Pytree, train: Rows, own: Pytree, x: Pytree, y: Pytree) -> jax.Array:
+        """One figure per row for the summed score."""
+        return self.loss.link.grade(self.score(w, beta, x), y)
+
+    def predict(self, w: Pytree, beta: Pytree, train: Rows, own: Pytree, x: Pytree) -> jax.Array:
+        """The decision on the summed score."""
+        return self.loss.link.decide(self.score(w, beta, x))
+
+    def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
+        """There is no single set of parameters; both parts are the model."""
+        return w, beta
+
+
+def _pick(x: Pytree, columns: Any) -> Pytree:
+    if columns is None:
+        return x
+    return x[columns] if isinstance(columns, str) else x[:, columns if isinstance(columns, slice) else list(columns)]
+
+
+def residual(
+    loss: Linear,
+    shared: Columns = None,
+    private: Columns = None,
+    *,
+    predictors: tuple[Callable[[Pytree, Pytree], Any], Callable[[Pytree, Pytree], Any]] | None = None,
+    start: tuple[Pytree, Pytree] | None = None,
+) -> Residual:
+    """A shared and a private predictor whose scores add up: ℓ(A(w, x^w) + A(β, x^β), y).
+
+    `shared` and `private` choose the features of each: column numbers, a slice, the key of a dict of features, or None
+    for all; they may overlap. Predictors are linear unless you pass `predictors=(A_w, A_beta)`, functions of
+    (parameters, features), together with their starting points `start=(w0, beta0)`.
+    """
+    if not isinstance(loss, Linear):
+        raise TypeError("residual needs a loss with a score: losses.logistic, softmax or squared.")
+    if (predictors is None) != (start is None):
+        raise ValueError("residual needs predictors and start together: the functions and where their parameters begin.")
+    fixed = [c if c is None or isinstance(c, (str, slice)) else tuple(int(i) for i in c) for c in (shared, private)]
+    return Residual(loss, *fixed, predictors, None if start is None else Held(start))
+
+

@@ -1,0 +1,115 @@
+"""Weight sharing WS2: some weights of one model are shared, the others private (eq. weight_sharing2; FedPer, LG)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from twofold.clients import Clients
+from twofold.losses import Rows
+from twofold.objectives.base import Loss, Objective
+from twofold.theory import constants
+from twofold.tree import Pytree, record, static
+
+Split = int | slice | str | Collection[str] | Callable[[str, Any], Any]
+SHARED, PRIVATE = "shared", "private"
+
+
+@record
+class WeightSharing(Objective):
+    """f_m(w, β_m) = f'_m([w, β_m]): w and β are pieces of one parameter pytree."""
+
+    loss: Loss
+    split: Any = static()
+    layout: Any = static(None)
+    name = "weight_sharing"
+    equation = "f'([w, β])"
+
+    def bind(self, clients: Clients) -> WeightSharing:
+        """Work out, for every leaf of the loss's parameters, which entries are shared."""
+        leaves, structure = jax.tree_util.tree_flatten_with_path(self.loss.init(clients))
+        kinds = tuple((_name(path), _kind(self.split, _name(path), leaf, len(leaves))) for path, leaf in leaves)
+        for block in (SHARED, PRIVATE):
+            other = PRIVATE if block == SHARED else SHARED
+            if all(kind == other for _, kind in kinds):
+                names = ", ".join(repr(name) for name, _ in kinds)
+                raise ValueError(f"The split {self.split!r} leaves nothing {block}; the parameters are {names}.")
+        return WeightSharing(self.loss, self.split, (structure, kinds))
+
+    def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
+        """The initial parameters of the loss, cut into the two blocks."""
+        structure, kinds = self.layout
+        leaves = jax.tree.leaves(self.loss.init(clients))
+        blocks: tuple[dict, dict] = ({}, {})
+        for leaf, (name, kind) in zip(leaves, kinds, strict=True):
+            if kind in (SHARED, PRIVATE):
+                blocks[kind == PRIVATE][name] = leaf
+            else:
+                for block, index in zip(blocks, kind, strict=True):
+                    block[name] = leaf[np.asarray(index)]
+        # A model that is one array has one shared and one private array, not dictionaries of one.
+        return blocks if len(leaves) > 1 else (blocks[0][""], blocks[1][""])
+
+    def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
+        """The whole model [w, β_m]."""
+        structure, kinds = self.layout
+        if len(kinds) == 1:
+            w, beta = {"": w}, {"": beta}
+        leaves = []
+        for name, kind in kinds:
+            if kind in (SHARED, PRIVATE):
+                leaves.append((w if kind == SHARED else beta)[name])
+            else:
+                order = np.argsort(np.concatenate([np.asarray(index) for index in kind]), kind="stable")
+                both = jnp.concatenate([w[name], beta[name]])
+                leaves.append(both if np.array_equal(order, np.arange(len(order))) else both[order])
+        return jax.tree.unflatten(structure, leaves)
+
+    def value(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> jax.Array:
+        """f'_m([w, β_m])."""
+        return self.loss.value(self.personal(w, beta, rows, own), rows)
+
+    def constants(self, clients: Clients, scale: float) -> constants.Constants:
+        """μ'/M, L'/M, L'/M (the paper prints μ', L': a slip)."""
+        return constants.weight_sharing(self.loss.constants(clients), scale=scale, weights=clients.weights)
+
+
+def _name(path: Any) -> str:
+    return "/".join(str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path)
+
+
+def _kind(split: Split, name: str, leaf: Any, leaves: int) -> Any:
+    """`shared`, `private`, or the pair of index tuples along the first axis."""
+    if isinstance(split, (int, slice)):
+        if leaves != 1:
+            raise ValueError(
+                f"split={split!r} cuts a single array, but the model has {leaves} leaves: name the shared ones instead."
+            )
+        chosen = np.zeros(leaf.shape[0], bool)
+        chosen[slice(split) if isinstance(split, int) else split] = True
+    elif callable(split):
+        chosen = np.asarray(split(name, leaf), bool)
+    else:
+        names = (split,) if isinstance(split, str) else tuple(split)
+        chosen = np.asarray(any(name == n or name.startswith(n + "/") for n in names))
+    if chosen.ndim == 0 or chosen.all() or not chosen.any():
+        return SHARED if chosen.all() else PRIVATE
+    if chosen.shape != leaf.shape[:1]:
+        raise ValueError(f"The split of {name!r} has shape {chosen.shape}, but the leaf has {leaf.shape[0]} rows.")
+    return tuple(np.flatnonzero(chosen).tolist()), tuple(np.flatnonzero(~chosen).tolist())
+
+
+def weight_sharing(loss: Loss, split: Split) -> WeightSharing:
+    """Share some weights of one model: f'([w, β]) (WS2, FedPer, LG-FedAvg).
+
+    `split` says what is shared: an integer k (the first k rows of a model that is one array) or a slice; the name of a
+    leaf or branch, or several (`"head"`, `["layer1", "layer2"]`; paths are joined by "/"); or a function of a leaf's
+    path and value that answers True, False, or a mask along the first axis.
+    """
+    if not isinstance(split, (int, slice, str)) and not callable(split):
+        split = tuple(split)
+    return WeightSharing(loss, split)

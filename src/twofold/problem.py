@@ -1,0 +1,361 @@
+"""A problem is an objective, the clients, and the scaling of w: values, gradients, constants, reference optimum."""
+
+from __future__ import annotations
+
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from twofold import randomness, tree
+from twofold.clients import Clients
+from twofold.curvature import real_weight
+from twofold.losses import Rows
+from twofold.objectives.base import Objective
+from twofold.objectives.two_stage import TwoStage
+from twofold.theory.constants import Constants
+from twofold.tree import Pytree
+
+
+class Member(NamedTuple):
+    """One client's data as the engines hold it, or, with a leading axis, that of many clients."""
+
+    x: Pytree
+    y: Pytree
+    count: Any
+    weight: Any
+    position: Any
+    own: Pytree
+
+
+class Sample(NamedTuple):
+    """Some of a client's rows, with their weights in the mean."""
+
+    index: jax.Array
+    weight: jax.Array
+
+
+class Oracle:
+    """One client's gradients, in the scaled space, on a sample or (sample None) on all of its rows.
+
+    `gradient_w` is ∇_w f_m(s·w, β_m), whose mean over clients is the w-block of ∇F. `gradient_beta` is p_m ∇_β f_m, the
+    β_m-block of ∇F itself (p_m = 1/M by default): algorithms never write that 1/M, so they cannot drop it.
+    """
+
+    def __init__(self, objective: Objective, scale: Any, member: Member) -> None:
+        self._objective, self._scale, self._member = objective, scale, member
+        self.count, self.weight = member.count, member.weight
+        self.scale = scale
+        self.capacity = jax.tree.leaves(member.x)[0].shape[0]
+
+    def sample(self, key: jax.Array, size: int | None) -> Sample | None:
+        """`size` rows drawn uniformly with replacement; None for all rows."""
+        if size is None:
+            return None
+        return Sample(randomness.rows(key, self.count, size), jnp.full((size,), 1.0 / size))
+
+    def order(self, key: jax.Array) -> jax.Array:
+        """A reshuffling of this client's own rows (padding, if any, comes last)."""
+        return randomness.shuffle(key, self.count, self.capacity)
+
+    def slice(self, order: jax.Array, start: Any, size: int) -> Sample:
+        """The rows at start … start+size−1 of a reshuffling; the last, shorter batch has only its own rows."""
+        place = start + jnp.arange(size)
+        real = place < self.count
+        weight = real.astype(jnp.result_type(float)) / jnp.maximum(jnp.sum(real), 1)
+        return Sample(order[jnp.minimum(place, self.count - 1)], weight)
+
+    def value(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> jax.Array:
+        """f_m(s·w, β_m)."""
+        return self._objective.value(tree.scale(self._scale, w), beta, self._rows(sample), self._member.own)
+
+    def gradient_w(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> Pytree:
+        """∇_w f_m(s·w, β_m)."""
+        return jax.grad(self.value, argnums=0)(w, beta, sample)
+
+    def gradient_beta(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> Pytree:
+        """p_m ∇_β f_m(s·w, β_m)."""
+        return tree.scale(self.weight, jax.grad(self.value, argnums=1)(w, beta, sample))
+
+    def gradients(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> tuple[Pytree, Pytree]:
+        """Both at once, for the price of one pass."""
+        of_w, of_beta = jax.grad(self.value, argnums=(0, 1))(w, beta, sample)
+        return of_w, tree.scale(self.weight, of_beta)
+
+    def row_gradients_beta(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> Pytree:
+        """p_m ∇_β f_{m,j} for each row j of the sample, or of all rows (padding included, for whoever masks it)."""
+        index = jnp.arange(self.capacity) if sample is None else sample.index
+        alone = jnp.ones((1,))
+        return jax.vmap(lambda j: self.gradient_beta(w, beta, Sample(j[None], alone)))(index)
+
+    def _rows(self, sample: Sample | None) -> Rows:
+        x, y = self._member.x, self._member.y
+        if sample is None:
+            return Rows(x, y, real_weight(self.capacity, self.count))
+        x, y = jax.tree.map(lambda leaf: leaf[sample.index], (x, y))
+        return Rows(x, y, sample.weight)
+
+
+class Optimum(NamedTuple):
+    """The minimiser of F in real (unscaled) parameters, its value, and ‖∇F‖ there (in the scaled space)."""
+
+    w: Pytree
+    beta: Pytree
+    value: float
+    gradient_norm: float
+
+
+class Problem:
+    """min F(w, β) = Σ_m p_m f_m(w, β_m), with p_m = 1/M unless the clients have weights of their own.
+
+    Algorithms work on w/s with s = M^(-1/2) (`rescale=True`); everything that this class takes and gives is in real,
+    unscaled w. Without a private part (traditional FL) there is nothing to balance and s = 1.
+    `buckets` groups clients by size so that padding stays cheap; None decides by itself.
+    """
+
+    def __init__(
+        self, objective: Objective, clients: Clients, *, rescale: bool = True, buckets: Any = None
+    ) -> None:
+        if not isinstance(objective, Objective):
+            raise TypeError(f"Problem needs an objective of twofold.objectives, got {type(objective).__name__}.")
+        if not isinstance(clients, Clients):
+            raise TypeError(f"Problem needs Clients (see Clients.from_list), got {type(clients).__name__}.")
+        self.objective = objective.bind(clients)
+        self.clients = clients
+        self.rescale = rescale
+        self.M = len(clients)
+        w, beta = self.objective.init(clients)
+        self.has_shared, self.has_private = tree.size(w) > 0, tree.size(beta) > 0
+        self.scale = float(self.M**-0.5) if rescale and self.has_shared and self.has_private else 1.0
+        self._start = (w, beta)
+        self._positions = tuple(np.asarray(b) for b in (clients.buckets() if buckets is None else buckets))
+        if np.sort(np.concatenate(self._positions)).tolist() != list(range(self.M)):
+            raise ValueError(f"buckets must hold each of the {self.M} client positions exactly once.")
+
+    def __repr__(self) -> str:
+        return f"Problem({self.objective.name}: {self.objective.equation}, {self.clients!r}, scale={self.scale:.4g})"
+
+    # --- data ---------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def stacks(self) -> tuple[Member, ...]:
+        """The clients' data on the device, one stack per bucket."""
+        return self._stacks(None)
+
+    def _stacks(self, dtype: Any) -> tuple[Member, ...]:
+        own = self.objective.own(self.clients)
+
+        def one(positions: np.ndarray) -> Member:
+            stack = self.clients.stack(positions)
+            mine = jax.tree.map(lambda leaf: np.asarray(leaf)[positions], own)
+            return tree.cast(Member(stack.x, stack.y, stack.count, stack.weight, stack.position, mine), dtype)
+
+        return tuple(one(positions) for positions in self._positions)
+
+    def member(self, m: int) -> Member:
+        """Client m's data alone, unpadded."""
+        client = self.clients[m]
+        own = jax.tree.map(lambda leaf: np.asarray(leaf)[m], self.objective.own(self.clients))
+        count = np.int32(self.clients.counts[m])
+        return tree.cast(Member(client.x, client.y, count, np.float64(client.weight), np.int32(m), own))
+
+    def split(self, beta: Pytree) -> tuple[Pytree, ...]:
+        """Everyone's β (leading client axis) cut into the buckets."""
+        if self._trivial:
+            return (beta,)
+        return tuple(jax.tree.map(lambda leaf: leaf[positions], beta) for positions in self._positions)
+
+    def join(self, parts: tuple[Pytree, ...]) -> Pytree:
+        """The inverse of `split`."""
+        if self._trivial:
+            return parts[0]
+        order = np.argsort(np.concatenate(self._positions))
+        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[order], *parts)
+
+    @cached_property
+    def _trivial(self) -> bool:
+        return len(self._positions) == 1 and np.array_equal(self._positions[0], np.arange(self.M))
+
+    @cached_property
+    def start(self) -> tuple[Pytree, Pytree]:
+        """The starting point, real w and everyone's β."""
+        w, beta = tree.cast(self._start)
+        return w, jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self.M, *leaf.shape)), beta)
+
+    # --- values and gradients -----------------------------------------------------------------------------------------
+
+    def value(self, w: Pytree, beta: Pytree) -> jax.Array:
+        """F(w, β) at real parameters; β has a leading client axis."""
+        return _value(self.objective, self.stacks, *self._real(w, beta))
+
+    def values(self, w: Pytree, beta: Pytree) -> jax.Array:
+        """f_m(w, β_m) of every client."""
+        parts = _client_values(self.objective, self.stacks, *self._real(w, beta))
+        return self.join(parts)
+
+    def gradient(self, w: Pytree, beta: Pytree, *, key: Any = None, batch: int | None = None) -> tuple[Pytree, Pytree]:
+        """(∇_w F, ∇_β F) at real parameters, full or, with a key, on `batch` sampled rows of each client."""
+        return self.gradient_w(w, beta, key=key, batch=batch), self.gradient_beta(w, beta, key=key, batch=batch)
+
+    def gradient_w(self, w: Pytree, beta: Pytree, *, key: Any = None, batch: int | None = None) -> Pytree:
+        """∇_w F = Σ p_m ∇_w f_m; where the objective decouples the blocks this touches no β-gradient."""
+        w, parts = self._real(w, beta)
+        return _gradient_w(self.objective, self.stacks, w, parts, key, self._batch(key, batch))
+
+    def gradient_beta(self, w: Pytree, beta: Pytree, *, key: Any = None, batch: int | None = None) -> Pytree:
+        """∇_β F, whose block m is p_m ∇_β f_m, with a leading client axis."""
+        w, parts = self._real(w, beta)
+        return self.join(_gradient_beta(self.objective, self.stacks, w, parts, key, self._batch(key, batch)))
+
+    def gradient_norm_squared(self, w: Pytree, beta: Pytree) -> jax.Array:
+        """‖∇F‖² in the scaled space: what the gap certificate ‖∇F‖²/(2μ) needs."""
+        of_w, of_beta = self.gradient(w, beta)
+        return self.scale**2 * tree.squared_norm(of_w) + tree.squared_norm(of_beta)
+
+    def _batch(self, key: Any, batch: int | None) -> int | None:
+        if (key is None) != (batch is None):
+            raise ValueError("A sampled gradient needs both key= and batch=; a full one neither.")
+        return batch
+
+    def _real(self, w: Pytree, beta: Pytree) -> tuple[Pytree, tuple[Pytree, ...]]:
+        expected = jax.tree.map(jnp.shape, self.start)
+        found = jax.tree.map(jnp.shape, (w, beta))
+        if found != expected:
+            raise ValueError(f"(w, beta) must have shapes {expected}, got {found}.")
+        return tree.cast(w), self.split(tree.cast(beta))
+
+    # --- theory -------------------------------------------------------------------------------------------------------
+
+    def constants(self, at: tuple[Pytree, Pytree] | None = None, **given: float) -> Constants:
+        """μ, L^w, L^β, 𝓛^w, 𝓛^β of F in the scaled space, each with how it was obtained.
+
+        "certified" follows from the data and the objective's lemma; "local" is the curvature at a point: pass
+        `at=(w, beta)`, or have an objective without formula, for which the smoothness is taken at the start; "given"
+        is what you pass by name (`constants(mu=1e-3)`). Strong convexity is never guessed: without formula it is 0
+        unless you give it or ask for a point.
+        """
+        if at is not None:
+            found = _local(self, at)
+        else:
+            found = self._certified
+            if found is None:
+                local = _local(self, self.start, smallest=False)
+                found = local.replace(mu=0.0)
+        return found.replace(**given) if given else found
+
+    @cached_property
+    def _certified(self) -> Constants | None:
+        return self.objective.constants(self.clients, self.scale)
+
+    def optimum(self) -> Optimum:
+        """The minimiser to machine precision (convex problems), by a method that shares no code with the algorithms."""
+        return self._optimum
+
+    @cached_property
+    def _optimum(self) -> Optimum:
+        from twofold.reference import minimise  # noqa: PLC0415  (SciPy only when asked)
+
+        if not isinstance(self.objective, TwoStage):
+            return minimise(self)
+        first = Problem(self.objective.first(), self.clients).optimum()
+        second = Problem(self.objective.second(first.w), self.clients).optimum()
+        return Optimum(first.w, second.beta, second.value, second.gradient_norm)
+
+
+# --- compiled once for all problems of one shape -----------------------------------------------------------------------
+
+
+def _per_client(function: Any, stacks: tuple[Member, ...], parts: tuple[Pytree, ...], *shared: Any) -> list[Pytree]:
+    """function(member, β_m, *shared) for every client, bucket by bucket."""
+    axes = (0, 0) + (None,) * len(shared)
+    return [jax.vmap(function, in_axes=axes)(stack, part, *shared) for stack, part in zip(stacks, parts, strict=True)]
+
+
+def weighted_mean(stacks: tuple[Member, ...], values: list[Pytree] | tuple[Pytree, ...]) -> Pytree:
+    """Σ_m p_m v_m, in client order: the one mean over clients that every engine takes."""
+    totals = [
+        jax.tree.map(lambda leaf, weight=stack.weight: jnp.tensordot(weight, leaf, axes=1), value)
+        for stack, value in zip(stacks, values, strict=True)
+    ]
+    return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *totals)
+
+
+def client_values(objective: Objective, stacks: Any, w: Pytree, parts: tuple[Pytree, ...]) -> list[jax.Array]:
+    """f_m(w, β_m) at real parameters, bucket by bucket."""
+    return _per_client(lambda member, beta, w: Oracle(objective, 1.0, member).value(w, beta), stacks, parts, w)
+
+
+def full_value(objective: Objective, stacks: Any, w: Pytree, parts: tuple[Pytree, ...]) -> jax.Array:
+    """F(w, β) at real parameters."""
+    return weighted_mean(stacks, client_values(objective, stacks, w, parts))
+
+
+_client_values = jax.jit(lambda *a: tuple(client_values(*a)))
+_value = jax.jit(full_value)
+
+
+def gradient_w(objective: Objective, stacks: Any, w: Pytree, parts: Any, key: Any, batch: int | None) -> Pytree:
+    """∇_w F at real parameters."""
+
+    def one(member: Member, beta: Pytree, w: Pytree) -> Pytree:
+        oracle = Oracle(objective, 1.0, member)
+        return oracle.gradient_w(w, beta, _sample(oracle, member, key, batch))
+
+    return weighted_mean(stacks, _per_client(one, stacks, parts, w))
+
+
+def gradient_beta(objective: Objective, stacks: Any, w: Pytree, parts: Any, key: Any, batch: int | None) -> Any:
+    """∇_β F at real parameters, bucket by bucket."""
+
+    def one(member: Member, beta: Pytree, w: Pytree) -> Pytree:
+        oracle = Oracle(objective, 1.0, member)
+        return oracle.gradient_beta(w, beta, _sample(oracle, member, key, batch))
+
+    return tuple(_per_client(one, stacks, parts, w))
+
+
+_gradient_w = partial(jax.jit, static_argnums=5)(gradient_w)
+_gradient_beta = partial(jax.jit, static_argnums=5)(gradient_beta)
+
+
+def _sample(oracle: Oracle, member: Member, key: Any, batch: int | None) -> Sample | None:
+    return None if batch is None else oracle.sample(randomness.private(key, member.position), batch)
+
+
+def _local(problem: Problem, at: tuple[Pytree, Pytree], smallest: bool = True) -> Constants:
+    """The curvature of F at a point: per client and per row for the smoothness, the smallest eigenvalue for μ."""
+    from twofold import reference  # noqa: PLC0415
+    from twofold.curvature import largest_eigenvalue  # noqa: PLC0415
+
+    w, beta = at
+    w = tree.scale(1 / problem.scale, tree.cast(w))
+    rows_at_once = 64
+
+    def blocks(member: Member, beta: Pytree, sample: Sample | None) -> tuple[jax.Array, jax.Array]:
+        oracle = Oracle(problem.objective, problem.scale, member)
+        of_w = largest_eigenvalue(lambda v: oracle.value(v, beta, sample), w)
+        of_beta = member.weight * largest_eigenvalue(lambda v: oracle.value(w, v, sample), beta)
+        return of_w, of_beta
+
+    def rows(member: Member, beta: Pytree) -> tuple[jax.Array, jax.Array]:
+        def one(j: jax.Array) -> tuple[jax.Array, jax.Array]:
+            # Past the client's last row: take its first again, which cannot raise the maximum.
+            index = jnp.where(j < member.count, j, 0)[None]
+            return blocks(member, beta, Sample(index, jnp.ones((1,))))
+
+        of_w, of_beta = jax.lax.map(one, jnp.arange(jax.tree.leaves(member.x)[0].shape[0]), batch_size=rows_at_once)
+        return jnp.max(of_w), jnp.max(of_beta)
+
+    found: dict[str, float] = dict.fromkeys(("L_w", "L_beta", "calL_w", "calL_beta"), 0.0)
+    for stack, part in zip(problem.stacks, problem.split(tree.cast(beta)), strict=True):
+        of_w, of_beta = jax.jit(lambda s, p: jax.lax.map(lambda c: blocks(*c, None), (s, p)))(stack, part)
+        row_w, row_beta = jax.jit(lambda s, p: jax.lax.map(lambda c: rows(*c), (s, p)))(stack, part)
+        for name, values in zip(found, (of_w, of_beta, row_w, row_beta), strict=True):
+            found[name] = max(found[name], float(jnp.max(values)))
+    mu = max(reference.smallest_eigenvalue(problem, at), 0.0) if smallest else 0.0
+    names = ("mu", *found)
+    return Constants(
+        mu=mu, **found, how=dict.fromkeys(names, "local"), why=dict.fromkeys(names, "curvature at a point")
+    )

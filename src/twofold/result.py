@@ -1,0 +1,217 @@
+"""What a run leaves behind: Result, History, Ledger; saved as safetensors and JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from twofold.tree import Pytree
+
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Ledger:
+    """What a run cost: communication per client, and single-row gradient evaluations.
+
+    Every client sends and receives the same amount: it sends its message, and receives the mean of all messages.
+    """
+
+    rounds: int
+    iterations: int
+    floats_up: int
+    floats_down: int
+    bytes_up: int
+    bytes_down: int
+    gradients_w: np.ndarray
+    gradients_beta: np.ndarray
+
+    def __add__(self, other: Ledger) -> Ledger:
+        return Ledger(*(getattr(self, f.name) + getattr(other, f.name) for f in dataclasses.fields(self)))
+
+    def __str__(self) -> str:
+        return (
+            f"{self.rounds:,} rounds in {self.iterations:,} iterations; per client {self.bytes_up:,} bytes up and "
+            f"{self.bytes_down:,} down; {self.gradients_w.mean():,.0f} ∇w and {self.gradients_beta.mean():,.0f} ∇β "
+            "single-row evaluations a client"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists."""
+        return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in dataclasses.asdict(self).items()}
+
+
+class History(Mapping[str, np.ndarray]):
+    """Columns by name, one row per record: `round`, `iteration`, `bytes`, `gradients_w`, `gradients_beta`, your metrics."""
+
+    def __init__(self, columns: Mapping[str, Any]) -> None:
+        self._columns = {name: np.asarray(values) for name, values in columns.items()}
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._columns:
+            raise KeyError(f"The history has no column {name!r}; it has {', '.join(self._columns)}.")
+        return self._columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def __repr__(self) -> str:
+        records = len(next(iter(self._columns.values()), ()))
+        return f"History({records} records of {', '.join(self._columns)})"
+
+    def to_pandas(self) -> Any:
+        """The columns as a pandas DataFrame (needs pandas)."""
+        import pandas as pd  # noqa: PLC0415  (optional)
+
+        return pd.DataFrame(self._columns)
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """One run: real (unscaled) parameters, the course, the cost, and how it ended.
+
+    `status` is "converged" (a tolerance or target was reached), "budget" (rounds, iterations or time ran out) or
+    "diverged" (then `w` and `beta` are the last finite recorded iterate, and `message` says where and why).
+    """
+
+    w: Pytree
+    beta: Pytree
+    history: History
+    ledger: Ledger
+    status: str
+    message: str
+    algorithm: Any
+    seed: int
+    seconds: float
+    notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        last = {name: values[-1] for name, values in self.history.items() if len(values)}
+        shown = ", ".join(f"{k}={v:.6g}" for k, v in last.items() if k not in ("seconds", "stage"))
+        return f"Result({self.status}: {shown})"
+
+    def save(self, folder: str | Path) -> Path:
+        """Write `model.safetensors` and `result.json` into a folder."""
+        from safetensors.numpy import save_file  # noqa: PLC0415
+
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors, structures = {}, {}
+        for block in ("w", "beta"):
+            leaves = jax.tree_util.tree_flatten_with_path(getattr(self, block))[0]
+            names = [block + jax.tree_util.keystr(path) for path, _ in leaves]
+            tensors |= {n: np.ascontiguousarray(leaf) for n, (_, leaf) in zip(names, leaves, strict=True)}
+            structures[block] = _describe(getattr(self, block), iter(names))
+        save_file(tensors, folder / "model.safetensors")
+        document = {
+            "format": FORMAT,
+            "structure": structures,
+            "status": self.status,
+            "message": self.message,
+            "seed": self.seed,
+            "seconds": self.seconds,
+            "notes": list(self.notes),
+            "algorithm": _algorithm(self.algorithm),
+            "ledger": self.ledger.as_dict(),
+            "history": {name: [_plain(v) for v in values.tolist()] for name, values in self.history.items()},
+        }
+        (folder / "result.json").write_text(json.dumps(document, indent=1))
+        return folder
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Result:
+        """Read what `save` wrote; the algorithm comes back as a dict of its settings."""
+        from safetensors.numpy import load_file  # noqa: PLC0415
+
+        folder = Path(folder)
+        document = json.loads((folder / "result.json").read_text())
+        if document.get("format") != FORMAT:
+            raise ValueError(f"{folder / 'result.json'} has format {document.get('format')!r}; this version reads {FORMAT}.")
+        tensors = load_file(folder / "model.safetensors")
+        ledger = {k: np.asarray(v) if isinstance(v, list) else v for k, v in document["ledger"].items()}
+        history = {k: np.array([np.nan if v is None else v for v in vs]) for k, vs in document["history"].items()}
+        return cls(
+            w=_rebuild(document["structure"]["w"], tensors),
+            beta=_rebuild(document["structure"]["beta"], tensors),
+            history=History(history),
+            ledger=Ledger(**ledger),
+            algorithm=document["algorithm"],
+            notes=tuple(document["notes"]),
+            **{name: document[name] for name in ("status", "message", "seed", "seconds")},
+        )
+
+
+class Results(Sequence[Result]):
+    """The runs of several seeds."""
+
+    def __init__(self, runs: Sequence[Result]) -> None:
+        self.runs = tuple(runs)
+
+    def __getitem__(self, i: Any) -> Any:
+        return Results(self.runs[i]) if isinstance(i, slice) else self.runs[i]
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def __repr__(self) -> str:
+        ends = {status: sum(run.status == status for run in self.runs) for status in ("converged", "budget", "diverged")}
+        return f"Results({len(self)} seeds: {', '.join(f'{n} {status}' for status, n in ends.items() if n)})"
+
+    def column(self, name: str) -> np.ndarray:
+        """One column of every seed's history: (seeds, records). Seeds that stopped early are padded with NaN."""
+        columns = [np.asarray(run.history[name], float) for run in self.runs]
+        out = np.full((len(columns), max(map(len, columns))), np.nan)
+        for row, values in zip(out, columns, strict=True):
+            row[: len(values)] = values
+        return out
+
+    def to_pandas(self) -> Any:
+        """All histories below each other, with a column `seed` (needs pandas)."""
+        import pandas as pd  # noqa: PLC0415
+
+        return pd.concat([run.history.to_pandas().assign(seed=run.seed) for run in self.runs], ignore_index=True)
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def _algorithm(algorithm: Any) -> dict[str, Any]:
+    if isinstance(algorithm, dict):
+        return algorithm
+    fields = {f.name: getattr(algorithm, f.name) for f in dataclasses.fields(algorithm)}
+    return {"name": algorithm.name} | {
+        k: v if isinstance(v, (str, bool, int, type(None))) else float(v) if not callable(v) else repr(v)
+        for k, v in fields.items()
+    }
+
+
+def _describe(value: Pytree, names: Iterator[str]) -> Any:
+    """A JSON skeleton of a pytree of dicts, lists and tuples, with the tensors' names at its leaves."""
+    if isinstance(value, Mapping):
+        # Pytree leaves of a dict come in the order of its sorted keys.
+        return {"dict": {k: _describe(value[k], names) for k in sorted(value)}}
+    if isinstance(value, (list, tuple)):
+        return {"list" if isinstance(value, list) else "tuple": [_describe(v, names) for v in value]}
+    if jax.tree_util.treedef_is_leaf(jax.tree.structure(value)):
+        return next(names)
+    # Another kind of node (a module of some library): its leaves, in order.
+    return {"tuple": [next(names) for _ in jax.tree.leaves(value)]}
+
+
+def _rebuild(skeleton: Any, tensors: Mapping[str, np.ndarray]) -> Pytree:
+    if isinstance(skeleton, str):
+        return tensors[skeleton]
+    ((kind, inside),) = skeleton.items()
+    if kind == "dict":
+        return {k: _rebuild(v, tensors) for k, v in inside.items()}
+    return (list if kind == "list" else tuple)(_rebuild(v, tensors) for v in inside)

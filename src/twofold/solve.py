@@ -1,0 +1,474 @@
+"""solve(): fills in step sizes, runs an engine, watches for divergence, returns a Result."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import sys
+import time
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from twofold import metrics as measure
+from twofold import randomness, tree
+from twofold.algorithms import REGISTRY, Algorithm
+from twofold.algorithms.base import Setting
+from twofold.engines.schedule import Schedule
+from twofold.engines.simulate import CAPACITY
+from twofold.objectives.two_stage import TwoStage
+from twofold.problem import Problem
+from twofold.result import History, Ledger, Result, Results
+from twofold.theory.constants import Constants
+from twofold.tree import Pytree
+
+SNAPSHOT_BYTES = 1 << 27
+"""Memory for recorded iterates; below, a problem's seeds run together, above, one by one and without slots."""
+MOST_SLOTS = 256
+BLOW_UP = 1e4
+"""A loss this many times the initial one (plus one) counts as diverged, although still finite."""
+LONGEST = 100_000
+"""Rounds after which a run with only a tolerance, a target or a time gives up."""
+
+
+class TheoryWarning(UserWarning):
+    """Theory had to assume something that the problem does not guarantee."""
+
+
+def solve(
+    problem: Problem,
+    algorithm: str | Algorithm = "asvrcd",
+    *,
+    rounds: int | None = None,
+    iterations: int | None = None,
+    seconds: float | None = None,
+    target: float | None = None,
+    tol: float | None = None,
+    seed: int = 0,
+    seeds: Iterable[int] | None = None,
+    record: Sequence[str] | Mapping[str, Any] = ("loss",),
+    every: int = 1,
+    engine: str = "simulate",
+    start: tuple[Pytree, Pytree] | None = None,
+    constants: Constants | None = None,
+    progress: bool | None = None,
+) -> Any:
+    """Minimise the problem by an algorithm: a name with everything from theory, or an instance with fields of your own.
+
+    Stops on `rounds` of communication, `iterations`, wall `seconds`, a `target` loss, or `tol` ≥ ‖∇F‖²/(2μ) ≥ F − F*, a
+    certified gap (it needs μ > 0), whichever comes first. A problem with nothing to share communicates nothing: there
+    `rounds` counts iterations. `record` names metrics ("loss", "gap", "gradient_norm", "bound") or maps names to
+    functions of (w, beta); they are taken at every `every`-th round, at the start and at the end. Stopping on `target` or
+    `tol` happens at a record. `seeds` runs many seeds at once and gives a `Results`.
+    `constants` replaces the problem's own in the choice of step sizes.
+    """
+    several = seeds is not None
+    all_seeds = [int(s) for s in seeds] if several else [int(seed)]
+    if not all_seeds:
+        raise ValueError("seeds is empty: give at least one seed.")
+    budget = Budget(rounds, iterations, seconds, target, tol, every)
+    if isinstance(problem.objective, TwoStage):
+        runs = [
+            _two_stages(problem, algorithm, budget, s, record, engine, start, constants, progress) for s in all_seeds
+        ]
+    else:
+        runs = _Run(problem, algorithm, budget, all_seeds, record, engine, start, constants, progress).go()
+    return Results(runs) if several else runs[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """When a run ends, and how often it is recorded."""
+
+    rounds: int | None
+    iterations: int | None
+    seconds: float | None
+    target: float | None
+    tol: float | None
+    every: int
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "iterations", "every"):
+            value = getattr(self, name)
+            if value is not None and (int(value) != value or value < 1):
+                raise ValueError(f"{name} must be a whole number ≥ 1, got {name}={value!r}.")
+        for name in ("seconds", "tol"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be positive, got {name}={value!r}.")
+        if all(getattr(self, n) is None for n in ("rounds", "iterations", "seconds", "target", "tol")):
+            raise ValueError("Say when to stop: rounds, iterations, seconds, target or tol.")
+
+
+def make(algorithm: str | Algorithm) -> Algorithm:
+    """An algorithm from its name, or itself."""
+    if isinstance(algorithm, Algorithm):
+        return algorithm
+    if algorithm not in REGISTRY:
+        near = difflib.get_close_matches(str(algorithm), REGISTRY, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"Unknown algorithm {algorithm!r}; there are {', '.join(REGISTRY)}.{hint}")
+    return REGISTRY[algorithm]()
+
+
+def complete(problem: Problem, algorithm: str | Algorithm, constants: Constants | None = None) -> tuple[Algorithm, str | None]:
+    """The algorithm with every open field filled in from theory, and theory's note to the user."""
+    algorithm = make(algorithm)
+    objective = problem.objective
+    if algorithm.needs not in (None, objective.name):
+        raise ValueError(
+            f"{algorithm.name} solves the {algorithm.needs} objective only, but this problem's is {objective.name}; "
+            "use lsgd, acd or asvrcd, which solve any."
+        )
+    open_fields = [f.name for f in dataclasses.fields(algorithm) if getattr(algorithm, f.name) is None]  # type: ignore[arg-type]
+    theory_fields = [n for n in open_fields if n not in ("batch", "epochs")]
+    if not theory_fields:
+        return algorithm, None
+    mixture = objective.name == "mixture"
+    setting = Setting(
+        constants=problem.constants() if constants is None else constants,
+        rows=float(np.mean(problem.clients.counts)),
+        M=problem.M,
+        lam=float(objective.lam) if mixture else None,  # type: ignore[attr-defined]
+        loss=objective.loss.constants(problem.clients) if mixture and algorithm.name == "pfedme" else None,
+    )
+    return algorithm.complete(setting)
+
+
+class _Run:
+    """One call of solve: the seeds advance together; each has its own history and its own end."""
+
+    def __init__(
+        self, problem: Problem, algorithm: Any, budget: Budget, seeds: list[int], record: Any, engine: str, start: Any,
+        constants: Constants | None, progress: bool | None,
+    ) -> None:  # fmt: skip
+        self.problem, self.budget, self.seeds, self.progress = problem, budget, seeds, progress
+        self.given = make(algorithm)
+        self.algorithm, note = complete(problem, self.given, constants)
+        self.notes = () if note is None else (note,)
+        for note in self.notes:
+            warnings.warn(note, TheoryWarning, stacklevel=4)
+        self.record, self.constants = record, constants
+        self.metrics = measure.resolve(record, problem)
+        wanted = set(record.values()) if isinstance(record, Mapping) else set(record)
+        self.wants_gap, self.wants_bound = "gap" in wanted, "bound" in wanted or budget.tol is not None
+        if self.wants_bound:
+            self.metrics["gradient_norm"] = measure.BUILT_IN["gradient_norm"]
+        if budget.target is not None:
+            self.metrics["loss"] = measure.BUILT_IN["loss"]
+        self.mu = self._certified_mu() if self.wants_bound else math.nan
+        self.best = problem.optimum().value if self.wants_gap else math.nan
+        self.start = problem.start if start is None else jax.tree.map(jnp.asarray, start)
+        if start is not None:
+            problem._real(*self.start)  # checks the shapes
+        self.engine_name = engine
+        self.by_rounds = problem.has_shared
+
+    def _certified_mu(self) -> float:
+        constants = self.problem.constants() if self.constants is None else self.constants
+        if not constants.mu > 0:
+            raise ValueError(
+                f"tol needs strong convexity to certify a gap, but μ = {constants.mu:g} here: add a ridge (l2 > 0), pass "
+                "constants=problem.constants(mu=...), or stop on rounds or a target loss."
+            )
+        if constants.how.get("mu") == "local":
+            warnings.warn("The gap is bounded with a local μ, which certifies nothing far away.", TheoryWarning, stacklevel=6)
+        return constants.mu
+
+    def go(self) -> list[Result]:
+        """Run to the end and give every seed's result."""
+        from twofold import engines  # noqa: PLC0415
+
+        began = time.perf_counter()
+        each = sum(leaf.nbytes for leaf in jax.tree.leaves(self.start))
+        slots = int(np.clip(SNAPSHOT_BYTES // max(each * len(self.seeds), 1), 0, MOST_SLOTS))
+        if slots < 2 and len(self.seeds) > 1:  # too large to keep snapshots of all seeds: one after the other
+            return [run for seed in self.seeds for run in dataclasses_replace(self, seeds=[seed]).go()]
+        slots = slots if slots >= 2 else 0
+        engine = engines.get(self.engine_name)(self.algorithm, self.problem, self.seeds, self.start, slots)
+        schedule = Schedule(engine.algorithm, self.problem, jnp.stack([randomness.root(s) for s in self.seeds]))
+        tracks = [_Track(self, schedule, row) for row in range(len(self.seeds))]
+        program = (self.problem.objective, jnp.asarray(self.problem.scale, jnp.result_type(float)), self.problem.stacks)
+        self._record_start(tracks, program, began)
+        k, patience = 0, 32 if (self.budget.tol or self.budget.target or self.budget.seconds) else MOST_SLOTS
+        with _bar(self.progress, self._total()) as tick:
+            while any(track.status is None for track in tracks):
+                count, where = self._next(tracks, schedule, k, max(slots, 1), patience, bool(slots))
+                snapshots = engine.advance(k, count, where)
+                self._record(tracks, program, snapshots, where, k, began)
+                k, patience = k + count, min(2 * patience, MOST_SLOTS)
+                tick(min(t.rounds if self.by_rounds else t.k for t in tracks))
+        took = time.perf_counter() - began
+        return [track.result(took) for track in tracks]
+
+    def _total(self) -> int:
+        limits = [self.budget.rounds, None if self.by_rounds else self.budget.iterations]
+        return min((n for n in limits if n is not None), default=LONGEST)
+
+    def _next(
+        self, tracks: list[_Track], schedule: Schedule, k: int, slots: int, patience: int, keep: bool
+    ) -> tuple[int, np.ndarray]:
+        """How many iterations to take at once, and where to keep which iterate.
+
+        Without slots the engine can only show its last state, so a stretch ends with its record.
+        """
+        kinds = schedule.kinds(k + CAPACITY)[:, k:]
+        flags = np.stack([track.plan(kinds[i]) for i, track in enumerate(tracks)])
+        order = np.cumsum(flags, axis=1)
+        limit = min(slots, patience)
+        over = (order > limit).any(axis=0)
+        count = int(np.argmax(over)) if over.any() else CAPACITY
+        if not keep and flags[0].any():
+            count = int(np.argmax(flags[0])) + 1
+        # Nobody needs an iteration after the last record of all.
+        if all(track.ends_within(count) for track in tracks):
+            count = int(np.flatnonzero(flags[:, :count].any(axis=0))[-1]) + 1
+        where = np.where(flags, order - 1, slots)[:, :count]
+        return count, where
+
+    def _record_start(self, tracks: list[_Track], program: tuple, began: float) -> None:
+        from twofold.engines.simulate import Snapshots  # noqa: PLC0415
+
+        w, beta = tree.cast(self.start)
+        first = jax.tree.map(lambda leaf: leaf[None, None], Snapshots(w, self.problem.split(beta)))
+        values = measure.evaluate(self.metrics, program, first, np.zeros(1, np.int32))
+        host = jax.tree.map(np.asarray, jax.tree.map(lambda leaf: leaf[0, 0], first))
+        for track in tracks:
+            track.append(0, {name: float(v[0]) for name, v in values.items()}, host, time.perf_counter() - began)
+
+    def _record(
+        self, tracks: list[_Track], program: tuple, snapshots: Any, where: np.ndarray, k: int, began: float
+    ) -> None:
+        slots = jax.tree.leaves(snapshots)[0].shape[1]
+        last = where.shape[1] - 1
+        keep = [(s, i, int(where[s, i]) if slots > 1 else 0) for s, i in np.argwhere(where < max(slots - 1, 1)).tolist()]
+        if not keep:
+            for track in tracks:
+                track.skip(k + last + 1)
+            return
+        index = np.array([s * slots + slot for s, _, slot in keep], np.int32)
+        values = measure.evaluate(self.metrics, program, snapshots, index)
+        now = time.perf_counter() - began
+        for j, (s, i, slot) in enumerate(keep):
+            if tracks[s].status is None:
+
+                def host(s: int = s, slot: int = slot) -> Any:
+                    return jax.tree.map(lambda leaf: np.asarray(leaf[s, slot]), snapshots)
+
+                tracks[s].append(k + i + 1, {name: float(v[j]) for name, v in values.items()}, host, now)
+        for track in tracks:
+            track.skip(k + last + 1)
+            track.settle()
+
+
+def dataclasses_replace(run: _Run, **changes: Any) -> _Run:
+    """A copy of a run with other seeds."""
+    copy = object.__new__(_Run)
+    copy.__dict__.update(run.__dict__ | changes)
+    return copy
+
+
+class _Track:
+    """One seed's course: its records, its end, and its last iterate."""
+
+    def __init__(self, run: _Run, schedule: Schedule, row: int) -> None:
+        self.run, self.schedule, self.row = run, schedule, row
+        self.k = self.rounds = 0
+        self.status: str | None = None
+        self.message = ""
+        self.columns: dict[str, list[float]] = {}
+        self.last: Any = None
+        self._spent = np.zeros(4)
+        rows = np.array(float(np.mean(run.problem.clients.counts)))
+        self._costs = np.stack([schedule.communicates, schedule.floats, *schedule.evaluations(rows)], axis=1).astype(float)
+        self._counted = 0
+        self._stop_at: int | None = None  # the iteration after which the budget is spent
+        self._seen = 0
+
+    def plan(self, kinds: np.ndarray) -> np.ndarray:
+        """Which of the next iterations (all of these kinds) end in a record."""
+        budget, by_rounds = self.run.budget, self.run.by_rounds
+        k = self.k + 1 + np.arange(len(kinds))
+        ticks = self.schedule.communicates[kinds]
+        count = self.rounds + np.cumsum(ticks) if by_rounds else k
+        ticks = ticks if by_rounds else np.ones_like(ticks)
+        limit = budget.rounds
+        if limit is None and budget.iterations is None:
+            limit = LONGEST
+        done = np.zeros(len(kinds), bool)
+        if limit is not None:
+            done |= count >= limit
+        if budget.iterations is not None:
+            done |= k >= budget.iterations
+        flags = ticks & (count % budget.every == 0)
+        self._ends = int(np.argmax(done)) if done.any() else None
+        if self.status is not None:
+            flags[:] = False
+        elif self._ends is not None:
+            flags[self._ends] = True
+            flags[self._ends + 1 :] = False
+        return flags
+
+    def ends_within(self, count: int) -> bool:
+        """Whether this track needs nothing beyond the next `count` iterations."""
+        return self.status is not None or (self._ends is not None and self._ends < count)
+
+    def skip(self, k: int) -> None:
+        """Iterations up to k have happened."""
+        if self.status is None:
+            self._spend(k)
+
+    def _spend(self, k: int) -> None:
+        kinds = self.schedule.kinds(k)[self.row, self._counted : k]
+        if len(kinds):
+            self._spent = self._spent + np.bincount(kinds, minlength=len(self._costs)) @ self._costs
+        self._counted, self.k, self.rounds = max(k, self._counted), k, int(self._spent[0])
+
+    def append(self, k: int, values: dict[str, float], iterate: Any, seconds: float) -> None:
+        """A record after k iterations; `iterate` is the iterate or a function that fetches it."""
+        self._spend(k)
+        run, budget = self.run, self.run.budget
+        size = values.pop("size")
+        if run.wants_gap:
+            values["gap"] = values["loss"] - run.best
+        if run.wants_bound:
+            values["bound"] = values["gradient_norm"] ** 2 / (2 * run.mu)
+        first = self.columns.get("loss", [values.get("loss", 0.0)])[0]
+        broken = not np.isfinite(size) or not all(np.isfinite(v) for n, v in values.items() if n in measure.BUILT_IN)
+        if broken or values.get("loss", -np.inf) > BLOW_UP * (1 + abs(first)):
+            self.status, self.message = "diverged", self._cause(k, values)
+            if callable(self.last):
+                self.last = self.last()
+            return
+        itemsize = jnp.result_type(float).itemsize
+        row = {
+            "round": self.rounds,
+            "iteration": k,
+            "bytes": 2 * self._spent[1] * itemsize,
+            "gradients_w": self._spent[2],
+            "gradients_beta": self._spent[3],
+            "seconds": seconds,
+            **values,
+        }
+        for name, value in row.items():
+            self.columns.setdefault(name, []).append(value)
+        self.last = iterate
+        if budget.tol is not None and values["bound"] <= budget.tol:
+            self.status, self.message = "converged", f"‖∇F‖²/(2μ) = {values['bound']:.3g} ≤ tol = {budget.tol:g}"
+        elif budget.target is not None and values["loss"] <= budget.target:
+            self.status, self.message = "converged", f"loss {values['loss']:.6g} ≤ target {budget.target:g}"
+        elif budget.seconds is not None and seconds >= budget.seconds:
+            self.status, self.message = "budget", f"{budget.seconds:g} seconds were up"
+        elif self._is_over(k):
+            self.status = "budget"
+            self.message = f"{self.rounds:,} rounds and {k:,} iterations were the budget"
+        if self.status is not None and callable(self.last):
+            self.last = self.last()
+
+    def _is_over(self, k: int) -> bool:
+        budget = self.run.budget
+        if budget.iterations is not None and k >= budget.iterations:
+            return True
+        limit = LONGEST if budget.rounds is None and budget.iterations is None else budget.rounds
+        return limit is not None and k > 0 and (self.rounds if self.run.by_rounds else k) >= limit
+
+    def settle(self) -> None:
+        """Fetch the last iterate before the engine overwrites its slots."""
+        if callable(self.last):
+            self.last = self.last()
+
+    def _cause(self, k: int, values: dict[str, float]) -> str:
+        before = int(self.columns["iteration"][-1]) if self.columns else 0
+        what = ", ".join(f"{n} = {v:.3g}" for n, v in values.items() if n in measure.BUILT_IN) or "iterate not finite"
+        text = f"{self.run.algorithm.name} diverged between iterations {before:,} and {k:,} ({what})"
+        given, constants = self.run.given, self.run.constants
+        eta = getattr(given, "eta", None)
+        if isinstance(eta, (int, float)):
+            try:
+                theory = complete(self.run.problem, dataclasses.replace(given, eta=None), constants)[0].eta  # type: ignore
+                return text + f": your eta = {eta:g} is {eta / float(theory):.3g} times theory's {float(theory):.3g}."
+            except ValueError:
+                return text + f": eta = {eta:g} is too large, most likely."
+        if callable(eta):
+            return text + ": the schedule's steps are too large, most likely."
+        known = self.run.problem.constants() if constants is None else constants
+        weak = sorted(name for name, how in known.how.items() if how != "certified")
+        if weak:
+            return text + f": the step came from constants that are not certified ({', '.join(weak)}), most likely too small."
+        return text + ": the step sizes are theory's, so look at the data's scale and the dtype."
+
+    def result(self, seconds: float) -> Result:
+        """This seed's Result."""
+        run, problem = self.run, self.run.problem
+        kinds = self.schedule.kinds(self.k)[self.row, : self.k]
+        times = np.bincount(kinds, minlength=len(self._costs))
+        of_w, of_beta = self.schedule.evaluations(problem.clients.counts)
+        floats = int(times @ self.schedule.floats)
+        itemsize = jnp.result_type(float).itemsize
+        ledger = Ledger(
+            rounds=int(times @ self.schedule.communicates),
+            iterations=self.k,
+            floats_up=floats,
+            floats_down=floats,
+            bytes_up=floats * itemsize,
+            bytes_down=floats * itemsize,
+            gradients_w=times @ of_w,
+            gradients_beta=times @ of_beta,
+        )
+        last = self.last
+        beta = jax.tree.map(np.asarray, problem.join(last.parts))
+        return Result(
+            w=last.w, beta=beta, history=History(self.columns), ledger=ledger, status=self.status or "budget",
+            message=self.message, algorithm=run.algorithm, seed=run.seeds[self.row], seconds=seconds, notes=run.notes,
+        )  # fmt: skip
+
+
+def _two_stages(
+    problem: Problem, algorithm: Any, budget: Budget, seed: int, record: Any, engine: str, start: Any, constants: Any,
+    progress: Any,
+) -> Result:  # fmt: skip
+    """Λ = ∞: traditional federated learning, then everyone alone around its solution; one Result for both."""
+    if constants is not None:
+        raise ValueError("With Lambda=inf each stage has constants of its own; solve the stages separately to give them.")
+    objective: TwoStage = problem.objective  # type: ignore[assignment]
+    w0, beta0 = problem.start if start is None else start
+    one = Problem(objective.first(), problem.clients)
+    (first,) = _Run(one, algorithm, budget, [seed], record, engine, (w0, ()), None, progress).go()
+    two = Problem(objective.second(first.w), problem.clients)
+    (second,) = _Run(two, algorithm, budget, [seed], record, engine, ((), beta0), None, progress).go()
+    names = [name for name in first.history if name in second.history]
+    sums = ("round", "iteration", "bytes", "gradients_w", "gradients_beta", "seconds")
+    columns = {
+        name: np.concatenate(
+            [first.history[name], second.history[name] + (first.history[name][-1] if name in sums else 0)]
+        )
+        for name in names
+    }
+    columns["stage"] = np.repeat([1, 2], [len(first.history["round"]), len(second.history["round"])])
+    worst = next((run for run in (first, second) if run.status == "diverged"), second)
+    return Result(
+        w=first.w, beta=second.beta, history=History(columns), ledger=first.ledger + second.ledger, status=worst.status,
+        message=f"first stage: {first.message}; second stage: {second.message}", algorithm=second.algorithm, seed=seed,
+        seconds=first.seconds + second.seconds, notes=tuple(dict.fromkeys(first.notes + second.notes)),
+    )  # fmt: skip
+
+
+@contextmanager
+def _bar(progress: bool | None, total: int) -> Any:
+    """A progress bar with rich when run on a terminal (or when asked for), else nothing."""
+    if progress is False or (progress is None and not sys.stderr.isatty()):
+        yield lambda done: None
+        return
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("rounds", total=total)
+        yield lambda done: bar.update(task, completed=min(done, total))

@@ -1,0 +1,447 @@
+"""The five constants of a personalised problem, and how each objective gets them from its loss.
+
+In the scaled space F(w, β) = Σ_m p_m f_m(s·w, β_m) with weights p_m that sum to one (1/M each in the paper) and a scale s
+(M^(-1/2) in the paper). The constants are those of Assumptions smooth_sc and smooth_summands:
+
+- μ: F is jointly μ-strongly convex;
+- L^w: every f_m is L^w-smooth in the scaled w;
+- L^β: every p_m f_m is L^β-smooth in β_m (with p_m = 1/M: f_m is M L^β-smooth);
+- 𝓛^w, 𝓛^β: the same for the part of a single sample, f_{m,i}.
+
+The printed lemmas hold for p_m = 1/M and s = M^(-1/2), under a condition. Beyond them μ comes from the matrix that their
+proofs start from. Each Hessian of a client's loss is at least μ'_m I, and the blocks of ∇²F are then those of an arrow
+matrix times the identity, ∇²F ⪰ [[a, bᵀ], [b, diag(c)]] ⊗ I, whose smallest eigenvalue is found in O(M).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from dataclasses import replace as _replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+
+HOW = ("certified", "local", "given")
+"""Proved for every point, measured at one point, or told by the user."""
+
+SYMBOLS = {"mu": "μ", "L_w": "L^w", "L_beta": "L^β", "calL_w": "𝓛^w", "calL_beta": "𝓛^β"}
+_LOSS_SYMBOLS = {"mu": "μ'", "L": "L'", "calL": "𝓛'"}
+
+
+def _check_how(how: Mapping[str, str], names: Mapping[str, str], owner: str) -> dict[str, str]:
+    for name, value in how.items():
+        if name not in names:
+            raise ValueError(f"{owner} has no constant {name!r}; it has {', '.join(names)}.")
+        if value not in HOW:
+            raise ValueError(f"{owner}: how[{name!r}] must be one of {', '.join(HOW)}, got {value!r}.")
+    return {name: how.get(name, "given") for name in names}
+
+
+@dataclass(frozen=True, eq=False)
+class LossConstants:
+    """The curvature of a client's loss f'_m: strong convexity μ', smoothness L', smoothness of one sample 𝓛'.
+
+    Each is a number for all clients or an array with one entry per client. `how` says for "mu", "L" and "calL" whether
+    it is certified, local or given (the default).
+    """
+
+    mu: Any
+    L: Any
+    calL: Any
+    how: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        sizes = set()
+        for name, symbol in _LOSS_SYMBOLS.items():
+            value = np.array(getattr(self, name), dtype=np.float64)
+            if value.ndim > 1:
+                raise ValueError(f"{symbol} must be a number or one number per client, got the shape {value.shape}.")
+            if value.ndim and not value.size:
+                raise ValueError(f"{symbol} must have an entry for at least one client, got an empty array.")
+            bad = np.flatnonzero(~(np.isfinite(value) & (value >= 0)))
+            if bad.size:
+                where = f" of client {bad[0]}" if value.ndim else ""
+                raise ValueError(f"{symbol}{where} must be a finite number ≥ 0, got {value.ravel()[bad[0]]}.")
+            if value.ndim:
+                sizes.add(value.size)
+            value.setflags(write=False)
+            object.__setattr__(self, name, value)
+        if len(sizes) > 1:
+            raise ValueError(f"μ', L' and 𝓛' must have one entry per client, got {sorted(sizes)} entries.")
+        object.__setattr__(self, "how", _check_how(self.how, _LOSS_SYMBOLS, "LossConstants"))
+
+    @property
+    def clients(self) -> int | None:
+        """How many clients the arrays are for, None if all three are single numbers."""
+        return max((value.size for value in (self.mu, self.L, self.calL) if value.ndim), default=None)
+
+    @property
+    def mu_min(self) -> float:
+        """The smallest μ' of a client: the μ' of the paper's lemmas."""
+        return float(np.min(self.mu))
+
+    @property
+    def L_max(self) -> float:
+        """The largest L' of a client: the L' of the paper's lemmas."""
+        return float(np.max(self.L))
+
+    @property
+    def calL_max(self) -> float:
+        """The largest 𝓛' of a client: the 𝓛' of the paper's lemmas."""
+        return float(np.max(self.calL))
+
+
+@dataclass(frozen=True)
+class Constants:
+    """μ, L^w, L^β, 𝓛^w, 𝓛^β of F in the scaled space, each with how it was obtained (Assumptions smooth_sc, smooth_summands).
+
+    `how` maps each name to "certified", "local" or "given" (the default); `why` may say in words where it comes from.
+    A local estimate may well have 𝓛 < L or μ > L^w + L^β, so no order between the constants is enforced.
+    """
+
+    mu: float
+    L_w: float
+    L_beta: float
+    calL_w: float
+    calL_beta: float
+    how: Mapping[str, str] = field(default_factory=dict, hash=False)
+    why: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        for name, symbol in SYMBOLS.items():
+            value = float(getattr(self, name))
+            if not math.isfinite(value) or value < 0:
+                raise ValueError(f"{symbol} must be a finite number ≥ 0, got {name}={value}.")
+            object.__setattr__(self, name, value)
+        for name in self.why:
+            if name not in SYMBOLS:
+                raise ValueError(f"Constants has no constant {name!r}; it has {', '.join(SYMBOLS)}.")
+        object.__setattr__(self, "how", _check_how(self.how, SYMBOLS, "Constants"))
+        object.__setattr__(self, "why", {name: str(self.why.get(name, "")) for name in SYMBOLS})
+
+    def replace(self, **given: float) -> Constants:
+        """The same constants with some set by hand; those are marked "given" from then on."""
+        for name in given:
+            if name not in SYMBOLS:
+                raise TypeError(f"Constants has no constant {name!r}; it has {', '.join(SYMBOLS)}.")
+        how = {**self.how, **dict.fromkeys(given, "given")}
+        why = {**self.why, **dict.fromkeys(given, "set by hand")}
+        return _replace(self, **given, how=how, why=why)
+
+    def __str__(self) -> str:
+        rows = [(SYMBOLS[f.name], f"{getattr(self, f.name):.6g}") for f in fields(self) if f.name in SYMBOLS]
+        texts = [(*row, self.how[name], self.why[name]) for row, name in zip(rows, SYMBOLS, strict=True)]
+        widths = [max(len(text[i]) for text in [_HEADER, *texts]) for i in range(3)]
+        lines = [
+            "  ".join([*(t.ljust(w) for t, w in zip(text, widths, strict=False)), text[3]])
+            for text in [_HEADER, *texts]
+        ]
+        return "\n".join(line.rstrip() for line in lines)
+
+
+_HEADER = ("name", "value", "how", "why")
+
+
+# --- the smallest eigenvalue of an arrow matrix -----------------------------------------------------------------------
+
+
+def arrow_smallest_eigenvalue(a: float, b: ArrayLike, c: ArrayLike, *, schur: float | None = None) -> float:
+    """The smallest eigenvalue of the symmetric arrow matrix [[a, bᵀ], [b, diag(c)]], in O(M) a step.
+
+    An entry with b_m = 0 has the eigenvalue c_m to itself. With the others, below the smallest c_m, the eigenvalues are
+    the roots of the secular equation φ(t) = a − t − Σ b_m²/(c_m − t) = 0. There φ is concave and falls from +∞ to −∞,
+    so the root is unique, and Newton's method, once right of the root, descends to it; bisection guards the rest.
+
+    `schur` is a − Σ b_m²/c_m, for callers who know it without the cancellation. If it is given, every c_m with b_m ≠ 0
+    must be positive, and φ(t) = schur − t − t Σ b_m²/(c_m (c_m − t)) keeps a tiny eigenvalue to full relative precision.
+    """
+    a = float(a)
+    b, c = np.broadcast_arrays(np.atleast_1d(np.asarray(b, np.float64)), np.atleast_1d(np.asarray(c, np.float64)))
+    if b.ndim != 1:
+        raise ValueError(f"b and c must have one entry per client, got the shape {b.shape}.")
+    if not (math.isfinite(a) and np.all(np.isfinite(b)) and np.all(np.isfinite(c))):
+        raise ValueError("An arrow matrix must have finite entries, got a NaN or an infinity.")
+    size = max(abs(a), float(np.max(np.abs(b), initial=0)), float(np.max(np.abs(c), initial=0)))
+    if size == 0:
+        return 0.0
+    joined = b != 0
+    alone = float(np.min(c[~joined], initial=np.inf)) / size
+    a, b, c = a / size, b[joined] / size, c[joined] / size
+    if not b.size:
+        return min(a, alone) * size
+    if schur is not None:
+        if np.min(c) <= 0:
+            raise ValueError("The Schur complement is only of use for positive c, got a c ≤ 0 with b ≠ 0.")
+        schur = float(schur) / size
+    return min(_secular_root(a, b * b, c, schur), alone) * size
+
+
+def _secular_root(a: float, b2: Array, c: Array, schur: float | None) -> float:
+    """The root of φ below min c; b2 holds b_m², which may underflow to 0 (then φ has no such pole, and no harm is done)."""
+
+    def phi(t: float) -> float:
+        if schur is None:
+            return a - t - float(np.sum(b2 / (c - t)))
+        return schur - t - t * float(np.sum(b2 / (c * (c - t))))
+
+    def slope(t: float) -> float:
+        return -1.0 - float(np.sum(b2 / (c - t) ** 2))
+
+    pole = float(np.min(c))
+    # c ≥ pole makes the matrix at least [[a, ‖b‖], [‖b‖, pole]], and each 2×2 principal part is at least the whole.
+    low = _smaller_of_two(a, float(np.sum(b2)), pole)
+    low -= 8 * np.finfo(float).eps * max(1.0, abs(low))
+    t = float(np.min(_smaller_of_two(a, b2, c)))
+    high = pole
+    if schur is not None:
+        if (
+            schur >= 0
+        ):  # then the matrix is positive semidefinite, with 0 ≤ root ≤ schur by φ(0) = schur and φ(schur) ≤ 0
+            low, t = max(low, 0.0), min(t, schur)
+        if schur == 0:
+            return 0.0
+    if not low < t < high:
+        t = low + (high - low) / 2
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        for _ in range(300):
+            value = phi(t)
+            if value == 0:
+                return t
+            if value > 0:
+                low = t
+            else:
+                high = t
+            step = value / slope(t)
+            following = t - step
+            if not low < following < high:
+                following = low + (high - low) / 2
+            if following in (t, low, high) or abs(following - t) <= 2 * np.finfo(float).eps * abs(following):
+                return following
+            t = following
+    return t
+
+
+def _smaller_of_two(a: float, b2: Any, c: Any) -> Any:
+    """The smaller eigenvalue of [[a, b], [b, c]] from a, b² and c."""
+    half = (a - c) / 2
+    return (a + c) / 2 - np.sqrt(half * half + b2)
+
+
+# --- one function per objective ---------------------------------------------------------------------------------------
+
+
+def _setting(
+    loss: LossConstants, scale: float | None, weights: ArrayLike | None, clients: int | None, *more: ArrayLike
+) -> tuple[int, float, Array, bool]:
+    """(M, s, p, whether this is the paper's setting p_m = 1/M and s² = 1/M)."""
+    sizes = {loss.clients, clients} | {np.size(x) for x in more if np.ndim(x)}
+    if weights is not None:
+        sizes.add(np.size(weights))
+    sizes.discard(None)
+    if not sizes:
+        raise ValueError(
+            "The number of clients is unknown: pass weights or clients, or constants with one entry per client."
+        )
+    if len(sizes) > 1:
+        raise ValueError(f"The loss, the weights and alpha disagree on the number of clients: {sorted(sizes)}.")  # type: ignore[type-var]
+    M = int(sizes.pop())  # type: ignore[arg-type]
+    if M < 1:
+        raise ValueError(f"There must be at least one client, got clients={M}.")
+    p = np.full(M, 1 / M) if weights is None else np.asarray(weights, np.float64)
+    if p.ndim != 1 or not np.all(np.isfinite(p)) or np.any(p < 0) or abs(float(np.sum(p)) - 1) > 1e-6:
+        raise ValueError(f"The weights must be one number ≥ 0 per client and sum to one, got a sum of {np.sum(p)}.")
+    s = M**-0.5 if scale is None else float(scale)
+    if not math.isfinite(s) or s <= 0:
+        raise ValueError(f"The scale of w must be a finite number > 0, got {scale=}.")
+    paper = bool(np.allclose(p, 1 / M, rtol=1e-9, atol=0)) and math.isclose(s * s * M, 1, rel_tol=1e-9)
+    return M, s, p, paper
+
+
+def _parameter(name: str, value: float) -> float:
+    value = float(value)
+    if not math.isfinite(value) or value < 0:
+        raise ValueError(f"{name} must be a finite number ≥ 0, got {name}={value}.")
+    return value
+
+
+def _assemble(
+    loss: LossConstants,
+    mu: float,
+    why: str,
+    w: Mapping[str, float],
+    beta: Mapping[str, float],
+    formulas: tuple[str, str],
+    free: bool,
+) -> Constants:
+    """Constants from μ and the smoothness of both blocks; `free` says that those of w do not depend on the loss."""
+    how = {
+        "mu": loss.how["mu"],
+        "L_w": "certified" if free else loss.how["L"],
+        "calL_w": "certified" if free else loss.how["calL"],
+        "L_beta": loss.how["L"],
+        "calL_beta": loss.how["calL"],
+    }
+    of_w, of_beta = formulas
+    reasons = {
+        "mu": why,
+        "L_w": of_w,
+        "L_beta": of_beta,
+        "calL_w": of_w.replace("L'", "𝓛'"),
+        "calL_beta": of_beta.replace("L'", "𝓛'"),
+    }
+    return Constants(max(float(mu), 0.0), w["L"], beta["L"], w["calL"], beta["calL"], how, reasons)
+
+
+def _each(loss: LossConstants, function: Any) -> dict[str, float]:
+    """The largest entry of function(L') and of function(𝓛')."""
+    return {name: float(np.max(function(getattr(loss, name)))) for name in ("L", "calL")}
+
+
+_NONE = {"L": 0.0, "calL": 0.0}
+
+
+def traditional(loss: LossConstants) -> Constants:
+    """Constants of traditional federated learning, F(w) = Σ p_m f'_m(w): μ', L', 0 (eq. traditional; w is not scaled)."""
+    why = "μ': every client's loss is μ'-strongly convex (the table of constants, traditional FL)"
+    return _assemble(loss, loss.mu_min, why, _each(loss, lambda L: L), _NONE, ("max L'", "there is no β"), False)
+
+
+def local(loss: LossConstants, weights: ArrayLike | None = None, *, clients: int | None = None) -> Constants:
+    """Constants of local training, F(β) = Σ p_m f'_m(β_m): μ = min p_m μ'_m, L^β = max p_m L'_m (eq. fully).
+
+    With p_m = 1/M: μ'/M, 0, L'/M.
+    """
+    _, _, p, _ = _setting(loss, None, weights, clients)
+    mu = float(np.min(p * loss.mu))
+    why = "min p_m μ'_m: the clients are independent (μ'/M for equal weights)"
+    return _assemble(loss, mu, why, _NONE, _each(loss, lambda L: p * L), ("there is no w", "max p_m L'_m"), False)
+
+
+def mixture(
+    loss: LossConstants,
+    lam: float,
+    scale: float | None = None,
+    weights: ArrayLike | None = None,
+    *,
+    clients: int | None = None,
+    sharp: bool = False,
+) -> Constants:
+    """Constants of the mixture MX2, f_m = f'_m(β_m) + (λ/2)‖s w − β_m‖² (Lemma mixture).
+
+    Paper's setting and μ' ≤ λ/2: μ'/(3M), λ/M, (L'+λ)/M. Otherwise, or with `sharp`, μ is the smallest eigenvalue of the
+    arrow matrix with a = s²λ, b_m = −p_m λ s, c_m = p_m (μ'_m + λ): only the corners of ∇²F depend on the losses. Its
+    Schur complement is a − Σ b_m²/c_m = s² Σ p_m λ μ'_m/(μ'_m + λ).
+    """
+    lam = _parameter("lam", lam)
+    M, s, p, paper = _setting(loss, scale, weights, clients)
+    if paper and not sharp and loss.mu_min <= lam / 2:
+        mu, why = loss.mu_min / (3 * M), "μ'/(3M): Lemma mixture, as μ' ≤ λ/2"
+    else:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            parts = np.where(loss.mu + lam > 0, p * lam * loss.mu / (loss.mu + lam), 0.0)
+        mu = arrow_smallest_eigenvalue(
+            s * s * lam, -p * lam * s, p * (loss.mu + lam), schur=s * s * float(np.sum(parts))
+        )
+        why = _arrow_why(paper, sharp, "μ' ≤ λ/2")
+    formulas = ("s²λ (no data in it)", "max p_m (L'_m + λ)")
+    return _assemble(
+        loss, mu, why, dict.fromkeys(_NONE, s * s * lam), _each(loss, lambda L: p * (L + lam)), formulas, True
+    )
+
+
+def multitask(
+    loss: LossConstants,
+    lam: float,
+    Lambda: float,
+    scale: float | None = None,
+    weights: ArrayLike | None = None,
+    *,
+    clients: int | None = None,
+    sharp: bool = False,
+) -> Constants:
+    """Constants of multi-task MT2, f_m = Λ f'_m(s w) + f'_m(β_m) + (λ/2)‖β_m − s w‖² (Lemma smooth_sc_multitaks).
+
+    Paper's setting, λ > 0 and Λ ≥ 3λ/(2μ'): λ/(2M), (ΛL'+λ)/M, (L'+λ)/M; the ½ that the table has in the last two is a
+    slip. Otherwise, or with `sharp`, μ is the smallest eigenvalue of the arrow matrix with a = s²(Λ Σ p_m μ'_m + λ),
+    b_m = −p_m λ s, c_m = p_m (μ'_m + λ), whose Schur complement is s² Σ p_m (Λ μ'_m + λ μ'_m/(μ'_m + λ)).
+    """
+    lam, Lambda = _parameter("lam", lam), _parameter("Lambda", Lambda)
+    M, s, p, paper = _setting(loss, scale, weights, clients)
+    if paper and not sharp and lam > 0 and Lambda * loss.mu_min >= 1.5 * lam:
+        mu, why = lam / (2 * M), "λ/(2M): Lemma smooth_sc_multitaks, as Λ ≥ 3λ/(2μ')"
+    else:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            parts = np.where(loss.mu + lam > 0, lam * loss.mu / (loss.mu + lam), 0.0)
+        a = s * s * (Lambda * float(np.sum(p * loss.mu)) + lam)
+        schur = s * s * float(np.sum(p * (Lambda * loss.mu + parts)))
+        mu = arrow_smallest_eigenvalue(a, -p * lam * s, p * (loss.mu + lam), schur=schur)
+        why = _arrow_why(paper, sharp, "Λ ≥ 3λ/(2μ')")
+    formulas = ("s² max (ΛL'_m + λ)", "max p_m (L'_m + λ)")
+    w = _each(loss, lambda L: s * s * (Lambda * L + lam))
+    return _assemble(loss, mu, why, w, _each(loss, lambda L: p * (L + lam)), formulas, False)
+
+
+def adaptive(
+    loss: LossConstants,
+    alpha: ArrayLike,
+    Lambda: float,
+    scale: float | None = None,
+    weights: ArrayLike | None = None,
+    *,
+    clients: int | None = None,
+    sharp: bool = False,
+) -> Constants:
+    """Constants of adaptive APFL2, f_m = Λ f'_m(s w) + f'_m((1−α_m)β_m + α_m s w) (Lemma apfl).
+
+    Paper's setting and Λ ≥ max α_m² + (1−α_m)²/2: μ'(1−α_max)²/(2M), (Λ+α²)L'/M, (1−α)²L'/M; the lemma misses the ½ that
+    its proof has. Otherwise, or with `sharp`, μ is the smallest eigenvalue of the arrow matrix with
+    a = s² Σ p_m μ'_m (Λ + α_m²), b_m = p_m μ'_m α_m (1−α_m) s, c_m = p_m μ'_m (1−α_m)²: the Hessian of f'_m enters through
+    the tensor product with (α_m s, 1−α_m)(α_m s, 1−α_m)ᵀ ⪰ 0, so it may be replaced by μ'_m I. The Schur complement
+    is s² Λ Σ p_m μ'_m.
+    """
+    Lambda = _parameter("Lambda", Lambda)
+    alpha = np.asarray(alpha, np.float64)
+    if alpha.ndim > 1 or not np.all((alpha >= 0) & (alpha <= 1)):
+        raise ValueError(f"alpha must be a number in [0, 1], or one per client, got {alpha}.")
+    M, s, p, paper = _setting(loss, scale, weights, clients, alpha)
+    own = 1 - alpha
+    if paper and not sharp and Lambda >= float(np.max(alpha**2 + own**2 / 2)):
+        mu, why = loss.mu_min * float(np.min(own)) ** 2 / (2 * M), "μ'(1−α_max)²/(2M): Lemma apfl with its proof's ½"
+    else:
+        a = s * s * float(np.sum(p * loss.mu * (Lambda + alpha**2)))
+        schur = s * s * Lambda * float(np.sum(p * loss.mu))
+        mu = arrow_smallest_eigenvalue(a, p * loss.mu * alpha * own * s, p * loss.mu * own**2, schur=schur)
+        why = _arrow_why(paper, sharp, "Λ ≥ α² + (1−α)²/2")
+    formulas = ("s² max (Λ + α_m²) L'_m", "max p_m (1−α_m)² L'_m")
+    w = _each(loss, lambda L: s * s * (Lambda + alpha**2) * L)
+    return _assemble(loss, mu, why, w, _each(loss, lambda L: p * own**2 * L), formulas, False)
+
+
+def weight_sharing(
+    loss: LossConstants, scale: float | None = None, weights: ArrayLike | None = None, *, clients: int | None = None
+) -> Constants:
+    """Constants of weight sharing WS2, f_m = f'_m([s w, β_m]): μ = min{s² Σ p_m μ'_m, min p_m μ'_m} (Section 2.6).
+
+    Since f'_m has a Hessian of at least μ'_m I, ∇²F is at least diag(s² Σ p_m μ'_m, p_1 μ'_1, …, p_M μ'_M) ⊗ I. In the
+    paper's setting these are μ'/M, L'/M, L'/M (the paper prints μ' for μ and L' for L^β: a slip).
+    """
+    M, s, p, paper = _setting(loss, scale, weights, clients)
+    mu = min(s * s * float(np.sum(p * loss.mu)), float(np.min(p * loss.mu)))
+    if paper:  # the same number, free of rounding
+        mu = loss.mu_min / M
+    why = "μ'/M: the lemma on WS2 with the 1/M it misses" if paper else "min{s² Σ p_m μ'_m, min p_m μ'_m}"
+    formulas = ("s² max L'_m", "max p_m L'_m")
+    return _assemble(loss, mu, why, _each(loss, lambda L: s * s * L), _each(loss, lambda L: p * L), formulas, False)
+
+
+def _arrow_why(paper: bool, sharp: bool, condition: str) -> str:
+    if sharp:
+        reason = "sharper than the lemma"
+    else:
+        reason = f"{condition} does not hold" if paper else "the weights or the scale are not the paper's"
+    return f"smallest eigenvalue of the arrow matrix below ∇²F ({reason})"

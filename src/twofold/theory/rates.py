@@ -1,0 +1,408 @@
+"""What theory predicts: iterations, rounds and gradients to reach ε for each method, and the lower bounds.
+
+A prediction is an upper bound on an expectation, so a method may well be faster. Each says what it bounds:
+
+- "certified": the contraction is proved in the docstrings here and in `stepsizes`, with its constants, and tested;
+- "theorem": from the paper's theorem, whose constants rest on results quoted there;
+- "none": the method has no guarantee (ASCD, pFedMe), or none for μ = 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from twofold.theory import stepsizes
+from twofold.theory.constants import Constants
+
+METHODS = ("lsgd", "acd", "scd", "ascd", "svrcd", "asvrcd", "l2sgd_plus", "pfedme")
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The number of iterations, rounds and gradient evaluations per client after which `criterion` ≤ ε is guaranteed.
+
+    A gradient evaluation is one call as in Table 1 of the paper: it touches `rows_per_gradient` rows (all n for ACD, a
+    batch for LSGD, one for the others, whose full gradients at a refresh count as n calls).
+    """
+
+    iterations: float
+    rounds: float
+    grad_w: float
+    grad_beta: float
+    rows_per_gradient: float = 1.0
+    criterion: str = "F − F*"
+    certainty: str = "certified"
+    note: str = ""
+
+
+def _iterations(contraction: float, initial: float, eps: float) -> float:
+    """The smallest K (as a real number) with contraction^K · initial ≤ ε."""
+    if initial <= eps:
+        return 0.0
+    if contraction <= 0:
+        return 1.0
+    if contraction >= 1:
+        return math.inf
+    return math.log(initial / eps) / -math.log1p(contraction - 1)
+
+
+def _check(eps: float, initial: float) -> None:
+    if not eps > 0:
+        raise ValueError(f"The accuracy must be positive, got {eps=}.")
+    if not initial >= 0:
+        raise ValueError(f"The initial error must not be negative, got {initial=}.")
+
+
+def asvrcd_contraction(hyper: stepsizes.Hyper, mu: float) -> float:
+    """The factor 1 − κ by which ASVRCD's Lyapunov function falls in one iteration, in expectation (Theorem e1).
+
+    κ = min{γμ, the smaller root of κ² − (ρ+θ₁+θ₂)κ + ρθ₁}, so that 1/κ = O(1/ρ + √(𝓛/(ρμ))). Proof, with
+    E‖g − ∇F(x)‖² ≤ 2𝓛 D_F(v, x), F 𝓛-smooth, η = 1/(4𝓛), θ₂ = ½:
+
+    1. E F(y⁺) ≤ F(x) − (1/η − 𝓛/2) η² E‖g‖² + 2𝓛η D_F(v, x) = F(x) − ⅞η E‖g‖² + ½ D_F(v, x).
+    2. z⁺ = νz + (1−ν)x − γg, and θ₁(z−x) = θ₂(x−v) + (1−θ₁−θ₂)(x−y); with 1 − ν = γμ, strong convexity cancels ‖x − x*‖²:
+       E‖z⁺−x*‖² ≤ ν‖z−x*‖² − 2γ(F(x)−F*) + γ²E‖g‖²
+       − (2γν/θ₁)[(1−θ₁)F(x) − θ₂F(v) − (1−θ₁−θ₂)F(y) + θ₂D_F(v, x)].
+    3. Put (1) into (2) with weight A = 2γν/θ₁. D_F(v, x) cancels as θ₂ = ½, and E‖g‖² goes as γ ≤ η/(4θ₁), ν ≥ ½ make
+       ⅞ηA ≥ γ². With F(·)−F* = f(·): E[‖z⁺−x*‖² + A f(y⁺)] ≤ ν‖z−x*‖² + A θ₂ f(v) + A(1−θ₁−θ₂) f(y).
+    4. E f(v⁺) = (1−ρ) f(v) + ρ f(y). So Ψ = ‖z−x*‖² + A f(y) + A θ₂/(ρ−κ) f(v) falls by 1 − κ.
+    """
+    rho, theta1, theta2 = hyper["rho"], hyper["theta1"], hyper["theta2"]
+    middle = rho + theta1 + theta2
+    root = 2 * rho * theta1 / (middle + math.sqrt(middle * middle - 4 * rho * theta1))
+    return 1 - min(hyper["gamma"] * mu, root)
+
+
+def initial_error(
+    method: str,
+    c: Constants,
+    gap: float,
+    distance2: float,
+    *,
+    n: float | None = None,
+    tau: int = 1,
+    optimal: Literal["w", "beta"] = "w",
+    p_w: float | None = None,
+    rho: float | None = None,
+) -> float:
+    """The Φ⁰ for `predict(initial=...)`, from the gap F(x⁰) − F* and the squared distance ‖x⁰ − x*‖² (scaled space).
+
+    ACD: gap + (μ/2)‖·‖². ASVRCD: Ψ⁰/A of `asvrcd_contraction`. SVRCD, L2SGD+: ‖·‖² and the error of the memory, which starts
+    at x⁰: at most 2𝓛·gap. SCD: ‖·‖². LSGD: 2‖·‖²/η (Theorem main_result, whose Φ⁰ misses the 2 of the β-part).
+    """
+    if method == "acd":
+        return gap + c.mu / 2 * distance2
+    if method == "scd":
+        return distance2
+    if method == "lsgd":
+        return 2 * distance2 / stepsizes.lsgd(c, tau)["eta"]
+    rows = _rows(method, n)
+    if method == "asvrcd":
+        hyper = stepsizes.asvrcd(c, rows, optimal, p_w, rho)
+        kappa = 1 - asvrcd_contraction(hyper, c.mu)
+        weight = 2 * hyper["gamma"] * hyper["nu"] / hyper["theta1"]
+        return distance2 / weight + (1 + hyper["theta2"] / (hyper["rho"] - kappa)) * gap
+    if method == "svrcd":
+        hyper = stepsizes.svrcd(c, rows, optimal, p_w, rho)
+        smoothness = stepsizes.expected_smoothness(c, hyper["p_w"])
+        return distance2 + 4 * hyper["eta"] ** 2 / hyper["rho"] * 2 * smoothness * gap
+    if method == "l2sgd_plus":
+        hyper = stepsizes.l2sgd_plus(c, p_w)
+        smoothness = stepsizes.expected_smoothness(c, hyper["p"]) / 2
+        return distance2 + 4 * hyper["eta"] ** 2 / _l2_memory(hyper["p"], rows) * 2 * smoothness * gap
+    raise ValueError(f"There is no guarantee for {method!r}, hence no initial error; choose from {', '.join(METHODS)}.")
+
+
+def _rows(method: str, n: float | None) -> float:
+    if n is None:
+        raise ValueError(f"The prediction for {method} depends on the rows per client: give n.")
+    return float(n)
+
+
+def _l2_memory(p: float, n: float) -> float:
+    """How often the slower of L2SGD+'s memories is renewed; one that does not exist does not count."""
+    return min(rate for rate in (p, (1 - p) / n) if rate > 0)
+
+
+def predict(
+    method: str,
+    c: Constants,
+    eps: float,
+    *,
+    n: float | None = None,
+    tau: int = 1,
+    batch: float = 1,
+    sigma2: float = 0.0,
+    zeta2: float = 0.0,
+    M: int = 1,
+    initial: float = 1.0,
+    optimal: Literal["w", "beta"] = "w",
+    p_w: float | None = None,
+    rho: float | None = None,
+) -> Prediction:
+    """Iterations, rounds and gradients that suffice for an error of ε, with the step sizes of `stepsizes` (Table 1).
+
+    `initial` is the method's own initial error Φ⁰ (see `initial_error`); with the default 1, ε is relative to it. `n` is the
+    rows per client: the mean, but the largest for L2SGD+, whose memory is as slow as its largest client. Rounds are
+    iterations times the probability of communicating:
+
+    - acd: E[F−F*] ≤ (1−θ)^k Φ⁰; rounds and ∇_w with probability p_w, ∇_β with p_β. Order √(L^w/μ), √(L^β/μ).
+    - asvrcd: `asvrcd_contraction`; rounds with 1 − (1−p_w)(1−ρ); 2p_w + ρn calls of ∇_w, 2p_β + ρn of ∇_β.
+    - svrcd: max{1−ημ, 1−ρ/2} on the squared distance; rounds and calls as asvrcd.
+    - scd: (1−ημ)^k on the squared distance, with η also ≤ εμ/(4σ²) so that half of ε is left to it; here sigma2 is
+      E‖G(x*)‖², and each call uses one row.
+    - l2sgd_plus: max{1−ημ, 1−min{p, (1−p)/n}/2}; a round with probability p (when it averages).
+    - lsgd: (1−ημ)^K Φ⁰ + ηΨ⁰ with Ψ⁰ = 4σ²/(BM) + 8L^w η e(τ−1)τ(3ζ² + σ²/B), and η as large as leaves half of ε to
+      each part (`initial` is Φ⁰ at the largest η); Φ⁰/K instead for μ = 0 (Theorem main_result, with the 4 that Theorem 2.1 of Gorbunov et al. gives where
+      the paper has 2). `sigma2` and `zeta2` are σ² and ζ*², `batch` is B. Rounds are iterations/τ.
+    - ascd, pfedme: no guarantee is known, everything is NaN.
+    """
+    _check(eps, initial)
+    if method not in METHODS:
+        raise ValueError(f"There is no method {method!r}; choose from {', '.join(METHODS)}.")
+    if method in ("ascd", "pfedme"):
+        return _nothing(f"{method} has no convergence theorem for this problem.")
+    if method == "lsgd":
+        return _predict_lsgd(c, eps, tau, batch, sigma2, zeta2, M, initial)
+    if c.mu == 0:
+        return _nothing(f"{method} has a rate only for μ > 0.", math.inf)
+    if method == "acd":
+        hyper = stepsizes.acd(c)
+        k, p = _iterations(1 - hyper["theta"], initial, eps), hyper["p_w"]
+        return Prediction(k, k * p, k * p, k * (1 - p), rows_per_gradient=1.0 if n is None else float(n))
+    if method == "scd":
+        hyper = stepsizes.scd(c, p_w)
+        eta = hyper["eta"] if sigma2 == 0 else min(hyper["eta"], eps * c.mu / (4 * sigma2))
+        k = _iterations(1 - eta * c.mu, initial, eps if sigma2 == 0 else eps / 2)
+        p = hyper["p_w"]
+        return Prediction(k, k * p, k * p, k * (1 - p), criterion="‖x − x*‖²")
+    rows = _rows(method, n)
+    if method == "l2sgd_plus":
+        hyper = stepsizes.l2sgd_plus(c, p_w)
+        p = hyper["p"]
+        k = _iterations(max(1 - hyper["eta"] * c.mu, 1 - _l2_memory(p, rows) / 2), initial, eps)
+        return Prediction(k, k * p, 0.0, k * (1 - p), criterion="‖β − β*‖²", note="It never evaluates ∇_w.")
+    if method == "svrcd":
+        hyper = stepsizes.svrcd(c, rows, optimal, p_w, rho)
+        k = _iterations(max(1 - hyper["eta"] * c.mu, 1 - hyper["rho"] / 2), initial, eps)
+        criterion = "‖x − x*‖²"
+    else:
+        hyper = stepsizes.asvrcd(c, rows, optimal, p_w, rho)
+        k = _iterations(asvrcd_contraction(hyper, c.mu), initial, eps)
+        criterion = "F − F*"
+    p, refresh = hyper["p_w"], hyper["rho"]
+    full = refresh * rows
+    talks = 1 - (1 - p) * (1 - refresh)
+    w = (0.0, 0.0) if c.calL_w == 0 else (talks, 2 * p + full)  # without a w there is nothing to send
+    beta = 0.0 if c.calL_beta == 0 else 2 * (1 - p) + full
+    return Prediction(k, k * w[0], k * w[1], k * beta, criterion=criterion)
+
+
+def _nothing(note: str, value: float = math.nan) -> Prediction:
+    return Prediction(value, value, value, value, criterion="", certainty="none", note=note)
+
+
+def _predict_lsgd(
+    c: Constants, eps: float, tau: int, batch: float, sigma2: float, zeta2: float, M: int, initial: float
+) -> Prediction:
+    largest = stepsizes.lsgd(c, tau)["eta"]
+    noise = 4 * sigma2 / (batch * M)
+    drift = 8 * c.L_w * math.e * (tau - 1) * tau * (3 * zeta2 + sigma2 / batch)
+    exact = noise == 0 and drift == 0
+    eta, target = largest, eps
+    if not exact:  # η·noise + η²·drift ≤ ε/2
+        eta = min(largest, eps / (noise + math.sqrt(noise * noise + 2 * eps * drift)))
+        target = eps / 2
+        initial *= largest / eta  # Φ⁰ is proportional to 1/η
+    if c.mu > 0:
+        k = _iterations(1 - eta * c.mu, initial, target)
+    else:
+        k = initial / target
+    rounds = 0.0 if c.L_w == 0 else k / tau
+    return Prediction(
+        k,
+        rounds,
+        0.0 if c.L_w == 0 else k,
+        0.0 if c.L_beta == 0 else k,
+        rows_per_gradient=float(batch),
+        certainty="theorem",
+    )
+
+
+# --- lower bounds -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LowerBounds:
+    """Orders that no method in the span of its oracle can beat (Theorem lb), constants ignored."""
+
+    rounds: float
+    grad_w: float
+    grad_beta: float
+
+
+def lower_bounds(c: Constants, n: float = 1, eps: float = 1e-6) -> LowerBounds:
+    """√(L^w/μ) log(1/ε) rounds, n + √(n𝓛^w/μ) log(1/ε) calls of ∇_w, n + √(n𝓛^β/μ) log(1/ε) of ∇_β (Theorem lb).
+
+    A block that is absent costs nothing. For n = 1, the full gradient, put L for 𝓛 in `c`.
+    """
+    if c.mu == 0:
+        raise ValueError("The lower bounds are for strongly convex problems, but μ = 0; add a ridge, or give mu.")
+    _check(eps, 1.0)
+    digits = math.log(max(1 / eps, 1.0))
+
+    def calls(smoothness: float) -> float:
+        return 0.0 if smoothness == 0 else n + math.sqrt(n * smoothness / c.mu) * digits
+
+    return LowerBounds(math.sqrt(c.L_w / c.mu) * digits, calls(c.calL_w), calls(c.calL_beta))
+
+
+def chain_rounds(kappa: float, eps: float) -> float:
+    """Rounds that every method needs on the chain: log(1/ε)/(2 log((√κ+1)/(√κ−1))), for ‖w − w*‖² ≤ ε‖w*‖² (eq. lb_standard).
+
+    The chain is ½wᵀAw − w_1 with A tridiagonal, 2 + c on the diagonal and −1 beside it, κ = (4+c)/c = L^w/μ. One client
+    holds w_1 and every second edge, the other one the edges between, the first among them. From w = 0 the shared model
+    gains one coordinate per round at most, and w*_i is q^i with q = (√κ−1)/(√κ+1); hence ‖w^k − w*‖² ≥ q^{2k}‖w*‖². This
+    is exact in infinitely many dimensions; in d dimensions it holds for k ≪ d.
+    """
+    if kappa < 1:
+        raise ValueError(f"A condition number is at least 1, got {kappa=}.")
+    if not 0 < eps:
+        raise ValueError(f"The accuracy must be positive, got {eps=}.")
+    if kappa == 1 or eps >= 1:
+        return 0.0
+    root = math.sqrt(kappa)
+    return math.log(1 / eps) / (2 * math.log((root + 1) / (root - 1)))
+
+
+# --- the paper's tables -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Table:
+    """A small table of numbers with a name for each row and column; printing it aligns the columns."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: dict[str, tuple[Any, ...]]
+
+    def __getitem__(self, row: str) -> dict[str, Any]:
+        return dict(zip(self.columns, self.rows[row], strict=True))
+
+    def __str__(self) -> str:
+        lines = [["", *self.columns], *([name, *map(_text, row)] for name, row in self.rows.items())]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+        body = (
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+        )
+        return "\n".join([self.title, *body])
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return "-" if value is None or math.isnan(value) else f"{value:.4g}"
+
+
+def table1(
+    c: Constants,
+    n: float,
+    eps: float,
+    *,
+    methods: Sequence[str] = METHODS,
+    tau: int = 1,
+    batch: float = 1,
+    sigma2: float = 0.0,
+    zeta2: float = 0.0,
+    M: int = 1,
+    initial: float = 1.0,
+) -> Table:
+    """Table 1 of the paper for given constants: what each method needs to reach ε, above the lower bounds of Theorem lb."""
+    rows: dict[str, tuple[Any, ...]] = {}
+    for method in methods:
+        p = predict(method, c, eps, n=n, tau=tau, batch=batch, sigma2=sigma2, zeta2=zeta2, M=M, initial=initial)
+        rows[method] = (p.iterations, p.rounds, p.grad_w, p.grad_beta, p.rows_per_gradient, p.criterion, p.certainty)
+    if c.mu > 0:
+        bound = lower_bounds(c, n, eps)
+        rows["lower bound"] = (None, bound.rounds, bound.grad_w, bound.grad_beta, 1.0, "‖x − x*‖²", "order")
+    columns = ("iterations", "rounds", "grad_w", "grad_beta", "rows_per_gradient", "criterion", "certainty")
+    return Table(f"To reach {eps:g} from {initial:g} (n = {n:g})", columns, rows)
+
+
+TABLE2_COLUMNS = ("rounds", "full_grad_w", "full_grad_beta", "row_grad_w", "row_grad_beta", "condition_holds")
+
+
+def table2(
+    objective: str,
+    mu: float,
+    L: float,
+    calL: float,
+    *,
+    lam: float | None = None,
+    Lambda: float | None = None,
+    alpha: ArrayLike | None = None,
+    n: float = 1,
+    eps: float | None = None,
+) -> Table:
+    """A row of Table 2 of the paper from μ', L', 𝓛': what ACD (rounds, full gradients) and ASVRCD (rows) need.
+
+    Constants are ignored as there, and so is log(1/ε) unless `eps` is given, which multiplies everything by it.
+    `condition_holds` says whether the objective's lemma applies. Two entries are mended: MT2's ∇_β, printed √(L'/λ), is
+    √((L'+λ)/λ), since L^β = (L'+λ)/M (the printed one goes to 0 for a large λ); and likewise its ∇_w is √((ΛL'+λ)/λ).
+    MX2 has no row for ∇_w F_i (None): that gradient has no data in it.
+
+    - traditional: √(L'/μ'), √(L'/μ'), 0, n + √(n𝓛'/μ'), 0; local: the same on the other side, without rounds
+    - multitask: √((ΛL'+λ)/λ) for w, √((L'+λ)/λ) for β, if Λ ≥ 3λ/(2μ')
+    - mixture: √(λ/μ') for w, √((L'+λ)/μ') for β, if μ' ≤ λ/2
+    - adaptive: √((Λ+α_max²)L'/((1−α_max)²μ')) for w, √((1−α_min)²L'/((1−α_max)²μ')) for β, if Λ ≥ α² + (1−α)²/2
+    - weight_sharing: √(L'/μ') for both
+    """
+    if not mu > 0:
+        raise ValueError(f"Table 2 is for strongly convex losses, got {mu=}.")
+
+    def need(name: str, value: ArrayLike | None) -> np.ndarray:
+        if value is None:
+            raise ValueError(f"The objective {objective} needs {name}.")
+        return np.asarray(value, np.float64)
+
+    holds = True
+    if objective == "traditional":
+        w, beta = (L / mu, calL / mu), (0.0, 0.0)
+    elif objective == "local":
+        w, beta = (0.0, 0.0), (L / mu, calL / mu)
+    elif objective == "weight_sharing":
+        w = beta = (L / mu, calL / mu)
+    elif objective == "multitask":
+        penalty, relax = float(need("lam", lam)), float(need("Lambda", Lambda))
+        w = tuple((relax * x + penalty) / penalty for x in (L, calL))
+        beta = tuple((x + penalty) / penalty for x in (L, calL))
+        holds = relax >= 3 * penalty / (2 * mu)
+    elif objective == "mixture":
+        penalty = float(need("lam", lam))
+        w, beta = (penalty / mu, None), tuple((x + penalty) / mu for x in (L, calL))
+        holds = mu <= penalty / 2
+    elif objective == "adaptive":
+        relax, blend = float(need("Lambda", Lambda)), need("alpha", alpha)
+        high, low = float(np.max(blend)), float(np.min(blend))
+        w = tuple((relax + high**2) * x / ((1 - high) ** 2 * mu) for x in (L, calL))
+        beta = tuple((1 - low) ** 2 * x / ((1 - high) ** 2 * mu) for x in (L, calL))
+        holds = bool(relax >= np.max(blend**2 + (1 - blend) ** 2 / 2))
+    else:
+        names = "traditional, local, multitask, mixture, adaptive, weight_sharing"
+        raise ValueError(f"Table 2 has no objective {objective!r}; choose from {names}.")
+    digits = 1.0 if eps is None else math.log(1 / eps)
+
+    def full(ratio: float) -> float:
+        return math.sqrt(ratio) * digits
+
+    def single(ratio: float | None) -> float | None:
+        return None if ratio is None else 0.0 if ratio == 0 else (n + math.sqrt(n * ratio)) * digits
+
+    row = (full(w[0]), full(w[0]), full(beta[0]), single(w[1]), single(beta[1]), "yes" if holds else "no")
+    return Table(f"{objective}, up to a constant factor (n = {n:g})", TABLE2_COLUMNS, {objective: row})

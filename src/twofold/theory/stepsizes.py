@@ -1,0 +1,362 @@
+"""Hyper-parameters of every method from the constants of the problem: nobody has to tune a convex problem.
+
+Each function returns a dict with one entry per hyper-parameter and an entry "note": a sentence for the user where theory
+had to be stretched (an accelerated method on a problem with μ = 0), None otherwise.
+
+`n` is the number of rows per client. Clients may have unequal numbers; ρ then uses their mean, as it only balances the
+rows that a refresh costs on average (ρ·mean) against those of the ordinary steps, and no guarantee depends on it.
+
+The stochastic methods share one estimator: with probability p_w the w-block of ∇F_J divided by p_w, otherwise the β-block
+divided by p_β = 1 − p_w, where F_J takes one random row of each client, together or independently. It satisfies
+E‖G(x) − G(x')‖² ≤ 2𝓛 D_F(x, x') with 𝓛 = 2 max{𝓛^w/p_w, 𝓛^β/p_β} (Lemma asvrcd-smooth-const, where one 𝓛^β is
+misprinted as L^β), and by symmetry the same with D_F(x', x). The factor 2 is attained by f = ½(w + β)².
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from twofold.theory.constants import Constants, LossConstants
+
+Hyper = dict[str, Any]
+"""Hyper-parameters by name, and "note"."""
+
+PSEUDO_CONDITION = 1e-4
+"""The μ/L that momentum is set for when μ = 0: as for a condition number of 10⁴."""
+
+
+def usable_mu(c: Constants, L: float) -> tuple[float, str | None]:
+    """A μ > 0 to set momentum by: the problem's own, or 10⁻⁴·L with a note if the problem has μ = 0.
+
+    No rate is claimed with the second. The paper does likewise on images, where it sets μ' = 0.01 by hand.
+    """
+    if c.mu > 0:
+        return c.mu, None
+    mu = PSEUDO_CONDITION * L
+    note = (
+        f"No strong convexity is known (μ = 0), so momentum is set as for a condition number of {1 / PSEUDO_CONDITION:.0f} "
+        f"(μ = {mu:.3g}); add a ridge, or give mu, for a guaranteed rate."
+    )
+    return mu, note
+
+
+# --- ACD and LSGD -----------------------------------------------------------------------------------------------------
+
+
+def lsgd(c: Constants, tau: int) -> Hyper:
+    """The largest constant step of LSGD: η = min{1/(4L^β), 1/(8√(3e)(τ−1)L^w), 1/(4L^w)} (Theorems local, main_result).
+
+    A term whose denominator vanishes is dropped. The last is not printed, but the proof needs η ≤ 1/(4 max{L^w, L^β}),
+    and for τ = 1 the second says nothing.
+    """
+    if tau < 1 or tau != int(tau):
+        raise ValueError(f"The communication period must be a whole number ≥ 1, got {tau=}.")
+    denominators = [4 * c.L_beta, 8 * math.sqrt(3 * math.e) * (tau - 1) * c.L_w, 4 * c.L_w]
+    largest = max(denominators)
+    if largest == 0:
+        raise ValueError("LSGD has no finite step size here: L^w and L^β are both 0; give eta.")
+    return {"eta": 1 / largest, "note": None}
+
+
+def acd(c: Constants) -> Hyper:
+    """ACD: p_w = √L^w/S with S = √L^w + √L^β, ν = μ/S², θ = (√(ν²+4ν) − ν)/2, η = 1/θ (Theorem ACD-PFL).
+
+    θ solves θ² = ν(1−θ), and E[F(y^k) − F*] ≤ (1−θ)^k (F(y⁰) − F* + (μ/2)‖x⁰ − x*‖²). The proof is short. A step on
+    block i, drawn with p_i = √L_i/S, gains E[F(x) − F(y⁺)] ≥ Σ p_i/(2L_i) ‖∇_i F(x)‖²; the z-step is a mirror step with
+    the norm S²‖·‖², in which F is ν-strongly convex, and its error η²/(2S²) E‖ĝ‖² is exactly η² times that gain. With
+    x = (1−θ)y + θz and η = 1/θ, all F(x) cancel, and (F(y) − F*)/θ² + S²‖z − x*‖²/(2(1−θ)) contracts by 1 − θ.
+    """
+    root_w, root_beta = math.sqrt(c.L_w), math.sqrt(c.L_beta)
+    total = root_w + root_beta
+    if total == 0:
+        raise ValueError("ACD needs a smooth block that is not flat: L^w and L^β are both 0.")
+    mu, note = usable_mu(c, total**2)
+    nu = mu / total**2
+    theta = 2 * nu / (math.sqrt(nu * nu + 4 * nu) + nu)  # (√(ν²+4ν) − ν)/2 without the cancellation
+    return {
+        "p_w": root_w / total,
+        "nu": nu,
+        "theta": theta,
+        "eta": 1 / theta,
+        "L_w": c.L_w,
+        "L_beta": c.L_beta,
+        "note": note,
+    }
+
+
+# --- the stochastic coordinate methods --------------------------------------------------------------------------------
+
+
+def w_probability(c: Constants, p_w: float | None = None) -> float:
+    """The probability of a w-step: p_w = 𝓛^w/(𝓛^w + 𝓛^β) (Theorem e1), or the user's, checked.
+
+    It is 1 if there is no β (𝓛^β = 0), and 0 if there is no w (𝓛^w = 0).
+    """
+    total = c.calL_w + c.calL_beta
+    if total == 0:
+        raise ValueError("The step size needs a smooth block that is not flat: 𝓛^w and 𝓛^β are both 0.")
+    if p_w is None:
+        return c.calL_w / total
+    p_w = float(p_w)
+    if not 0 <= p_w <= 1:
+        raise ValueError(f"p_w is a probability, got {p_w=}.")
+    if (p_w == 0 and c.calL_w > 0) or (p_w == 1 and c.calL_beta > 0):
+        raise ValueError(f"With {p_w=} one block would never move: choose a p_w strictly between 0 and 1.")
+    return p_w
+
+
+def expected_smoothness(c: Constants, p_w: float) -> float:
+    """𝓛 = 2 max{𝓛^w/p_w, 𝓛^β/p_β}, where a block that is absent counts 0 (Lemma asvrcd-smooth-const).
+
+    For the best p_w it is 2(𝓛^w + 𝓛^β).
+    """
+    parts = [L / p for L, p in ((c.calL_w, p_w), (c.calL_beta, 1 - p_w)) if L > 0]
+    return 2 * max(parts)
+
+
+def refresh_probability(p_w: float, n: float, optimal: Literal["w", "beta"] = "w", rho: float | None = None) -> float:
+    """The probability ρ of a new reference point: p_w/n, or p_β/n for optimal="beta" (after Theorem e1).
+
+    The first makes the number of ∇_w optimal, the second that of ∇_β. If it were 0 (a block is absent), 1/n is used.
+    """
+    n = float(n)
+    if not math.isfinite(n) or n < 1:
+        raise ValueError(f"A client has at least one row, got {n=}.")
+    if rho is not None:
+        if not 0 < rho <= 1:
+            raise ValueError(f"rho is a probability > 0, got {rho=}.")
+        return float(rho)
+    if optimal not in ("w", "beta"):
+        raise ValueError(f'optimal must be "w" or "beta", got {optimal=}.')
+    probability = p_w if optimal == "w" else 1 - p_w
+    return probability / n if probability > 0 else 1 / n
+
+
+def asvrcd(
+    c: Constants,
+    n: float,
+    optimal: Literal["w", "beta"] = "w",
+    p_w: float | None = None,
+    rho: float | None = None,
+) -> Hyper:
+    """ASVRCD: η = 1/(4𝓛), θ₂ = ½, θ₁ = min{½, √(ημ max{½, θ₂/ρ})}, γ = 1/max{2μ, 4θ₁/η}, ν = 1 − γμ (Theorem e1).
+
+    The rate is proved in `rates.asvrcd_contraction`. Where theory asks too much of n, `rho` and `p_w` may be set by hand:
+    ρ = p_w costs n rows per refresh but brings the rounds down to the order of √(𝓛^w/μ).
+    """
+    p_w = w_probability(c, p_w)
+    rho = refresh_probability(p_w, n, optimal, rho)
+    smoothness = expected_smoothness(c, p_w)
+    mu, note = usable_mu(c, c.calL_w + c.calL_beta)
+    eta, theta2 = 1 / (4 * smoothness), 0.5
+    theta1 = min(0.5, math.sqrt(eta * mu * max(0.5, theta2 / rho)))
+    gamma = 1 / max(2 * mu, 4 * theta1 / eta)
+    return {
+        "p_w": p_w,
+        "rho": rho,
+        "eta": eta,
+        "theta1": theta1,
+        "theta2": theta2,
+        "gamma": gamma,
+        "nu": 1 - gamma * mu,
+        "note": note,
+    }
+
+
+def ascd(
+    c: Constants,
+    n: float,
+    optimal: Literal["w", "beta"] = "w",
+    p_w: float | None = None,
+    rho: float | None = None,
+) -> Hyper:
+    """ASCD: p_w, η, γ and ν of ASVRCD, and θ = min{0.8, 1/η} (synthetic section; a heuristic, there is no theorem).
+
+    Without control variates nothing is refreshed; ρ only enters through γ and ν.
+    """
+    hyper = asvrcd(c, n, optimal, p_w, rho)
+    kept = {name: hyper[name] for name in ("p_w", "eta", "gamma", "nu")}
+    return {**kept, "theta": min(0.8, 1 / hyper["eta"]), "note": hyper["note"]}
+
+
+def svrcd(
+    c: Constants,
+    n: float,
+    optimal: Literal["w", "beta"] = "w",
+    p_w: float | None = None,
+    rho: float | None = None,
+) -> Hyper:
+    """SVRCD: p_w and ρ as ASVRCD, η = 1/(6𝓛) (Algorithm SVRCD-PFL, for which the paper has no theorem).
+
+    Loopless SVRG, g = G(y) − G(v) + ∇F(v). Write D = F(y) − F* and σ² = E‖G(v) − G(x*)‖². Then
+    E‖g‖² ≤ 2E‖G(y) − G(x*)‖² + 2σ² ≤ 4𝓛D + 2σ², and E[σ⁺²] ≤ (1−ρ)σ² + 2ρ𝓛D as v⁺ = y with probability ρ. By strong
+    convexity E‖y⁺ − x*‖² ≤ (1−ημ)‖y − x*‖² − 2ηD + η²(4𝓛D + 2σ²). Add (4/ρ)η² times the second line: the D-terms are
+    −2η + 12η²𝓛 ≤ 0 for η ≤ 1/(6𝓛), and those of σ² are (4/ρ)η²(1 − ρ/2). So ‖y − x*‖² + (4η²/ρ)σ² contracts by
+    max{1−ημ, 1−ρ/2}.
+    """
+    p_w = w_probability(c, p_w)
+    rho = refresh_probability(p_w, n, optimal, rho)
+    return {"p_w": p_w, "rho": rho, "eta": 1 / (6 * expected_smoothness(c, p_w)), "note": None}
+
+
+def scd(c: Constants, p_w: float | None = None) -> Hyper:
+    """SCD: η = 1/(2𝓛) (Algorithm SCD-PFL, SGD with expected smoothness; the paper has no theorem).
+
+    With σ² = E‖G(x*)‖², E‖G(x)‖² ≤ 2E‖G(x) − G(x*)‖² + 2σ² ≤ 4𝓛(F(x) − F*) + 2σ². So for η ≤ 1/(2𝓛)
+    E‖x^k − x*‖² ≤ (1−ημ)^k ‖x⁰ − x*‖² + 2ησ²/μ: it stops short of the optimum, by `scd_neighbourhood`.
+    """
+    p_w = w_probability(c, p_w)
+    return {"p_w": p_w, "eta": 1 / (2 * expected_smoothness(c, p_w)), "note": None}
+
+
+def scd_neighbourhood(eta: float, mu: float, sigma2: float) -> float:
+    """How near SCD comes: E‖x − x*‖² ≤ 2ησ²/μ in the limit, with σ² = E‖G(x*)‖²."""
+    if not mu > 0:
+        raise ValueError(f"SCD's neighbourhood needs strong convexity, got {mu=}.")
+    return 2 * eta * sigma2 / mu
+
+
+# --- baselines --------------------------------------------------------------------------------------------------------
+
+
+def l2sgd_plus(
+    c: Constants,
+    p_w: float | None = None,
+    *,
+    rule: Literal["derived", "paper"] = "derived",
+    penalty: float | None = None,
+) -> Hyper:
+    """L2SGD+: probability of averaging p = p_w of ASVRCD, η = 1/(6 max{𝓛^w/p, 𝓛^β/(1−p)}) (Hanzely & Richtárik 2020).
+
+    The method works on β alone, F = f + ψ with f = Σ p_m f'_m(β_m) and ψ the penalty (λ/2) Σ p_m ‖β_m − β̄‖², and steps on
+    ψ with probability p. With the best p this is η = 1/(3𝓛) for ASVRCD's 𝓛; rule="paper" gives ASVRCD's 1/(4𝓛), as the
+    paper ran it, which the proof covers. For weights other than 1/M, pass `penalty` = λ max p_m, the smoothness of ψ
+    (𝓛^w = λ/M by default).
+
+    The proof is that of SVRCD with two memories. E‖G(x) − G(x*)‖² ≤ 2𝓛_f D_f + 2𝓛_ψ D_ψ with 𝓛_f = 𝓛'/(M(1−p)) and
+    𝓛_ψ = λ/(Mp): no factor 2, as the parts do not share a Hessian. A row's memory is renewed with r_f = (1−p)/n, that of
+    the penalty with r_ψ = p. Weigh the errors σ_f², σ_ψ² of the memories by 4η²/r_f and 4η²/r_ψ; then the D-terms are
+    −2ηD + 12η²(𝓛_f D_f + 𝓛_ψ D_ψ) ≤ 0 for η ≤ 1/(6 max{𝓛_f, 𝓛_ψ}), and everything contracts by
+    max{1−ημ, 1−r_f/2, 1−r_ψ/2}. One weight for both memories would not do.
+    """
+    p = w_probability(c, p_w)
+    of_penalty = c.calL_w if penalty is None else float(penalty)
+    parts = [L / q for L, q in ((of_penalty, p), (c.calL_beta, 1 - p)) if L > 0 and q > 0]
+    if rule not in ("derived", "paper"):
+        raise ValueError(f'rule must be "derived" or "paper", got {rule=}.')
+    eta = 1 / ((6 if rule == "derived" else 8) * max(parts))
+    return {"p": p, "eta": eta, "note": None}
+
+
+def pfedme(lam: float, loss: LossConstants, local_rounds: int) -> Hyper:
+    """pFedMe: η = 1/(λR) for the R local rounds, and 1/(𝓛' + λ) for the steps of the inner problem (Dinh et al. 2020).
+
+    The Moreau envelope that a client's local rounds descend is λ-smooth, so R steps of 1/(λR) move w at most as far as one
+    full step; the inner problem f'(θ) + (λ/2)‖θ − w‖² is (𝓛' + λ)-smooth on any mini-batch.
+    """
+    if not lam > 0:
+        raise ValueError(f"pFedMe needs a penalty λ > 0, got {lam=}.")
+    if local_rounds < 1:
+        raise ValueError(f"pFedMe needs at least one local round, got {local_rounds=}.")
+    return {"eta": 1 / (lam * local_rounds), "inner_eta": 1 / (loss.calL_max + lam), "note": None}
+
+
+# --- LSGD beyond convexity --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PLSchedule:
+    """The decreasing step η_k = 1/(μ(k + βτ + 1)) of Theorem PLNonConvex, k counting local steps.
+
+    The theorem's (K + βτ)^-3 does not hold for this step: its proof needs (k+b−1)(k+b)² ≤ (k+b−1)³, which is the wrong way
+    round, and on f = (μ/2)x² without noise the gap falls only as (βτ/(K+βτ))². What the proof's recursion
+    a_{k+1} ≤ (1 − μη_k) a_k + c_k does give is a_K ≤ (βτ a_0 + Σ (k+βτ+1) c_k)/(K + βτ): O(log K/K) with noise.
+    """
+
+    mu: float
+    beta: float
+    tau: int
+
+    def __post_init__(self) -> None:
+        if not (self.mu > 0 and self.beta > 0 and self.tau >= 1):
+            raise ValueError(f"The PL schedule needs mu > 0, beta > 0 and tau ≥ 1, got {self}.")
+
+    def __call__(self, k: Any) -> Any:
+        """η_k; k may be a number, an array or a tracer."""
+        return 1 / (self.mu * (k + self.beta * self.tau + 1))
+
+
+def pl_schedule(mu: float, beta: float, tau: int) -> PLSchedule:
+    """The step η_k = 1/(μ(k + βτ + 1)) as a hashable function of k (Theorem PLNonConvex)."""
+    return PLSchedule(float(mu), float(beta), int(tau))
+
+
+def pl_beta(mu: float, L: float, lam: float, C1: float, C2: float, M: int) -> float:
+    """The bound that β must exceed: max{(2λL/μ)(C₁/M + C₂ + 1) − 2, κ, 1}, κ = 2L²λ(C₁+1)/μ² (Theorem PLNonConvex).
+
+    The proof also needs β² > κ e^{1/β} (eq. NonCLemma7-3), which the theorem leaves out; it follows for β ≥ 1.77 and is
+    included here.
+    """
+    if not mu > 0:
+        raise ValueError(f"The PL condition needs mu > 0, got {mu=}.")
+    kappa = 2 * L * L * lam * (C1 + 1) / mu**2
+    printed = max(2 * lam * L / mu * (C1 / M + C2 + 1) - 2, kappa, 1.0)
+    if printed**2 > kappa * math.exp(1 / printed):
+        return printed
+    low, high = printed, max(printed, 2.0)  # β² e^{-1/β} increases, and at max{κ, 2} it exceeds κ
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (low, middle) if middle**2 > kappa * math.exp(1 / middle) else (middle, high)
+    return high
+
+
+class PLCheck(NamedTuple):
+    """Whether β and τ meet the conditions of Theorem PLNonConvex, and the bounds they were held against."""
+
+    ok: bool
+    beta_above: float
+    tau_at_least: float
+
+
+def check_pl(beta: float, tau: int, mu: float, L: float, lam: float, C1: float, C2: float, M: int) -> PLCheck:
+    """The conditions on β and τ: β > pl_beta and τ ≥ √(max{κe^{1/β} − 4, 0}/(β² − κe^{1/β})) (Theorem PLNonConvex)."""
+    above = pl_beta(mu, L, lam, C1, C2, M)
+    grown = 2 * L * L * lam * (C1 + 1) / mu**2 * math.exp(1 / beta)
+    room = beta**2 - grown
+    least = math.inf if room <= 0 else math.sqrt(max(grown - 4, 0.0) / room)
+    return PLCheck(bool(beta > above and tau >= least), above, least)
+
+
+class NonconvexCheck(NamedTuple):
+    """Whether η is small enough, and the left side of the condition, which must not be positive."""
+
+    ok: bool
+    value: float
+
+
+def _nonconvex_terms(L: float, tau: int, lam: float, C1: float, C2: float, M: int) -> tuple[float, float]:
+    return L * lam * (C1 / M + C2 + 1), lam * L * L * (tau - 1) * tau * (C1 + 1)
+
+
+def check_nonconvex(eta: float, L: float, tau: int, lam: float, C1: float, C2: float, M: int) -> NonconvexCheck:
+    """−1 + ηLλ(C₁/M + C₂ + 1) + λη²L²(τ−1)τ(C₁+1) ≤ 0 (eq. GeneralNonConvex-eq-1).
+
+    Here every f_m is jointly L-smooth in (w, β_m), λ is the dissimilarity of the clients, and C₁, C₂ are the relative
+    variances of ∇_w and ∇_β. The theorem is for a β-step of η; ours has η/M, which is only more cautious.
+    """
+    linear, quadratic = _nonconvex_terms(L, tau, lam, C1, C2, M)
+    value = -1 + eta * linear + eta * eta * quadratic
+    return NonconvexCheck(value <= 0, value)
+
+
+def largest_nonconvex_eta(L: float, tau: int, lam: float, C1: float, C2: float, M: int) -> float:
+    """The largest η that `check_nonconvex` accepts: η = 2/(b + √(b² + 4a)), the positive root of aη² + bη = 1."""
+    linear, quadratic = _nonconvex_terms(L, tau, lam, C1, C2, M)
+    if linear + quadratic <= 0:
+        raise ValueError(f"Any step size will do for a flat function, got {L=} and {lam=}: give eta.")
+    eta = 2 / (linear + math.sqrt(linear * linear + 4 * quadratic))
+    while check_nonconvex(eta, L, tau, lam, C1, C2, M).value > 0:  # the last bit of rounding
+        eta = math.nextafter(eta, 0.0)
+    return eta
