@@ -18,7 +18,7 @@ STEPS = 32
 
 
 def largest_eigenvalue(function: Callable[[Pytree], jax.Array], point: Pytree, steps: int = STEPS) -> jax.Array:
-    """The largest eigenvalue of the Hessian of a scalar function at a point, by Lanczos with reorthogonalisation."""
+    """The largest eigenvalue, in size, of the Hessian of a function at a point, by Lanczos with reorthogonalisation."""
     flat, unravel = ravel_pytree(point)
     if flat.size == 0:
         return jnp.zeros(())
@@ -39,14 +39,15 @@ def largest_eigenvalue(function: Callable[[Pytree], jax.Array], point: Pytree, s
             image = image - basis.T @ (basis @ image)
         norm = jnp.linalg.norm(image)
         # A vanishing remainder means an invariant subspace: the zero vector then adds only zero eigenvalues.
-        safe = norm > 1e3 * jnp.finfo(flat.dtype).eps * (1 + jnp.abs(diagonal[i]))
+        seen = jnp.maximum(jnp.max(jnp.abs(diagonal)), jnp.max(off))
+        safe = norm > 1e3 * jnp.finfo(flat.dtype).eps * seen
         basis = basis.at[i + 1].set(jnp.where(safe, image / jnp.where(safe, norm, 1), 0))
         return basis, diagonal, off.at[i].set(jnp.where(safe, norm, 0))
 
     empty = jnp.zeros((steps,), flat.dtype)
     _, diagonal, off = jax.lax.fori_loop(0, steps, step, (basis, empty, empty))
     tridiagonal = jnp.diag(diagonal) + jnp.diag(off[:-1], 1) + jnp.diag(off[:-1], -1)
-    return jnp.linalg.eigvalsh(tridiagonal)[-1]
+    return jnp.max(jnp.abs(jnp.linalg.eigvalsh(tridiagonal)))
 
 
 def largest_of_loss(loss: Any, params: Pytree, clients: Any, *, single_rows: bool) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Real
 from typing import Any, NamedTuple
 
 import jax
@@ -34,14 +35,19 @@ class Batch(NamedTuple):
     y: Pytree
 
 
-def mean_by_row(function: Callable[[Batch], Any], rows: Rows) -> jax.Array:
-    """The mean of a user's batch function over rows, evaluated one row at a time so that padding cannot leak in."""
+def by_row(function: Callable[[Batch], Any], x: Pytree, y: Pytree) -> jax.Array:
+    """A user's batch function of each row alone."""
 
     def one(x: Pytree, y: Pytree) -> jax.Array:
         single = Batch(*jax.tree.map(lambda leaf: leaf[None], (x, y)))
         return jnp.mean(function(single))
 
-    return rows.mean(jax.vmap(one)(rows.x, rows.y))
+    return jax.vmap(one)(x, y)
+
+
+def mean_by_row(function: Callable[[Batch], Any], rows: Rows) -> jax.Array:
+    """The mean of a user's batch function over rows, evaluated one row at a time so that padding cannot leak in."""
+    return rows.mean(by_row(function, rows.x, rows.y))
 
 
 # --- linear models: a score x·W (+ b) and a link ----------------------------------------------------------------------
@@ -129,10 +135,16 @@ class Linear:
                 f"The {self.link.name} loss needs features of shape (rows, width), but the clients have {found}; "
                 "use losses.custom for other features."
             )
+        self.check_targets(clients)
+
+    def check_targets(self, clients: Clients) -> None:
+        """Refuse labels or targets that this loss has no meaning for, whatever the features are."""
+        y = clients.y
+        if not isinstance(y, np.ndarray) or y.ndim != 1:
+            found = type(y).__name__ if not isinstance(y, np.ndarray) else f"an array of shape {y.shape}"
+            raise ValueError(f"The {self.link.name} loss needs one target per row, but the clients have {found}.")
         if self.link.labels is not None:
             clients.check_labels(self.link.labels)
-        elif clients.y.ndim != 1:
-            raise ValueError(f"The squared loss needs one target per row, but targets have shape {clients.y.shape}.")
 
     def score(self, params: Pytree, x: jax.Array) -> jax.Array:
         """x·W + b, one score (or one per class) a row."""
@@ -187,8 +199,8 @@ def logistic(l2: float = 0.0, intercept: bool = False) -> Linear:
 
 def softmax(classes: int, l2: float = 0.0, intercept: bool = False) -> Linear:
     """Multinomial logistic regression: log Σ_c e^{s_c} − s_y for labels 0 … classes−1, s = x·W."""
-    if classes < 2:
-        raise ValueError(f"softmax needs at least two classes, got {classes=}.")
+    if not isinstance(classes, (int, np.integer)) or classes < 2:
+        raise ValueError(f"softmax needs a whole number of at least two classes, got {classes=}.")
     return Linear(Link("softmax", _softmax, 0.5, int(classes), int(classes), _largest), _ridge(l2), intercept)
 
 
@@ -198,7 +210,7 @@ def squared(l2: float = 0.0, intercept: bool = False) -> Linear:
 
 
 def _ridge(l2: float) -> float:
-    if not np.isfinite(l2) or l2 < 0:
+    if not isinstance(l2, Real) or not 0 <= l2 < np.inf:
         raise ValueError(f"The ridge must be a number ≥ 0, got {l2=}.")
     return float(l2)
 
@@ -239,7 +251,7 @@ class Custom:
 
     def grade(self, params: Pytree, x: Pytree, y: Pytree) -> jax.Array:
         """Minus the loss of each row: the only figure that every loss has."""
-        return -jax.vmap(lambda x, y: jnp.mean(self.fn(params, x[None], y[None])))(x, y)
+        return -by_row(lambda batch: self.fn(params, batch.x, batch.y), x, y)
 
     def constants(self, clients: Clients) -> LossConstants:
         """What the user gave; else L' and 𝓛' at the initial point by power iteration on Hessian-vector products."""
@@ -280,7 +292,7 @@ def custom(
     It must be such a mean (a finite sum): twofold evaluates it row by row, so that unequal clients are right. `init` is
     the initial pytree of parameters, or a function of the clients that gives it. `mu`, `L` and `calL` are μ', L', 𝓛' of
     fn itself (the ridge is added to them): give what you know. L' and 𝓛' are otherwise estimated at the initial point
-    and marked "local"; without `mu` no strong convexity beyond the ridge is claimed.
+    and marked "local"; without `mu` fn is taken to be convex, and no strong convexity beyond the ridge is claimed.
     """
     if not callable(fn):
         raise TypeError(f"losses.custom needs a function fn(params, x, y), got {type(fn).__name__}.")

@@ -83,11 +83,11 @@ def resolve(record: Sequence[str] | Mapping[str, Any], problem: Problem) -> dict
 
 
 def evaluate(metrics: dict[str, Metric], program: tuple, snapshots: Any, index: np.ndarray) -> dict[str, np.ndarray]:
-    """Every metric of the snapshots at the flat (seed·slot) positions `index`."""
+    """Every metric of the snapshots at the flat (slot, seed) positions `index`."""
     rows = sum(int(np.prod(jax.tree.leaves(stack.x)[0].shape[:2])) for stack in program[2])
     block = int(np.clip(ROWS_AT_ONCE // max(rows, 1), 1, 64))
-    seeds, slots = jax.tree.leaves(snapshots)[0].shape[:2]
-    padded = np.zeros(-(-seeds * slots // block) * block, np.int32)
+    places = int(np.prod(jax.tree.leaves(snapshots)[0].shape[:2]))
+    padded = np.zeros(-(-places // block) * block, np.int32)
     padded[: len(index)] = index
     functions = (*metrics.values(), size)
     blocks = jnp.int32(-(-len(index) // block))

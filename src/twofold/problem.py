@@ -15,6 +15,7 @@ from twofold.curvature import real_weight
 from twofold.losses import Rows
 from twofold.objectives.base import Objective
 from twofold.objectives.two_stage import TwoStage
+from twofold.randomness import Key
 from twofold.theory.constants import Constants
 from twofold.tree import Pytree
 
@@ -50,13 +51,13 @@ class Oracle:
         self.scale = scale
         self.capacity = jax.tree.leaves(member.x)[0].shape[0]
 
-    def sample(self, key: jax.Array, size: int | None) -> Sample | None:
+    def sample(self, key: Key, size: int | None) -> Sample | None:
         """`size` rows drawn uniformly with replacement; None for all rows."""
         if size is None:
             return None
         return Sample(randomness.rows(key, self.count, size), jnp.full((size,), 1.0 / size))
 
-    def order(self, key: jax.Array) -> jax.Array:
+    def order(self, key: Key) -> jax.Array:
         """A reshuffling of this client's own rows (padding, if any, comes last)."""
         return randomness.shuffle(key, self.count, self.capacity)
 
@@ -196,7 +197,7 @@ class Problem:
         return self.join(parts)
 
     def gradient(self, w: Pytree, beta: Pytree, *, key: Any = None, batch: int | None = None) -> tuple[Pytree, Pytree]:
-        """(∇_w F, ∇_β F) at real parameters, full or, with a key, on `batch` sampled rows of each client."""
+        """(∇_w F, ∇_β F) at real parameters, full or, with a key (`randomness.root(seed)`), on `batch` sampled rows each."""
         return self.gradient_w(w, beta, key=key, batch=batch), self.gradient_beta(w, beta, key=key, batch=batch)
 
     def gradient_w(self, w: Pytree, beta: Pytree, *, key: Any = None, batch: int | None = None) -> Pytree:
@@ -241,8 +242,7 @@ class Problem:
         else:
             found = self._certified
             if found is None:
-                local = _local(self, self.start, smallest=False)
-                found = local.replace(mu=0.0)
+                found = _local(self, self.start, smallest=False)
         return found.replace(**given) if given else found
 
     @cached_property
@@ -275,8 +275,13 @@ def _per_client(function: Any, stacks: tuple[Member, ...], parts: tuple[Pytree, 
 
 def weighted_mean(stacks: tuple[Member, ...], values: list[Pytree] | tuple[Pytree, ...]) -> Pytree:
     """Σ_m p_m v_m, in client order: the one mean over clients that every engine takes."""
+
+    def total(weight: jax.Array, leaf: jax.Array) -> jax.Array:
+        # A product and a sum, not a dot: under vmap over seeds a dot would first have to transpose.
+        return jnp.sum(weight.reshape(-1, *(1,) * (leaf.ndim - 1)) * leaf, axis=0)
+
     totals = [
-        jax.tree.map(lambda leaf, weight=stack.weight: jnp.tensordot(weight, leaf, axes=1), value)
+        jax.tree.map(lambda leaf, weight=stack.weight: total(weight, leaf), value)
         for stack, value in zip(stacks, values, strict=True)
     ]
     return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *totals)
@@ -321,7 +326,7 @@ _gradient_beta = partial(jax.jit, static_argnums=5)(gradient_beta)
 
 
 def _sample(oracle: Oracle, member: Member, key: Any, batch: int | None) -> Sample | None:
-    return None if batch is None else oracle.sample(randomness.private(key, member.position), batch)
+    return None if batch is None else oracle.sample(randomness.of(randomness.private(key, member.position), 0), batch)
 
 
 def _local(problem: Problem, at: tuple[Pytree, Pytree], smallest: bool = True) -> Constants:
@@ -356,6 +361,7 @@ def _local(problem: Problem, at: tuple[Pytree, Pytree], smallest: bool = True) -
             found[name] = max(found[name], float(jnp.max(values)))
     mu = max(reference.smallest_eigenvalue(problem, at), 0.0) if smallest else 0.0
     names = ("mu", *found)
-    return Constants(
-        mu=mu, **found, how=dict.fromkeys(names, "local"), why=dict.fromkeys(names, "curvature at a point")
-    )
+    why = dict.fromkeys(names, "curvature at a point")
+    if not smallest:
+        why["mu"] = "unknown, so none is assumed"
+    return Constants(mu=mu, **found, how=dict.fromkeys(names, "local"), why=why)

@@ -1,53 +1,112 @@
 """The only place where random keys are derived and values drawn.
 
-Keys: `fold_in(key, 0) → k` for the coins that all share, `fold_in(key, 1) → m → k` for what client m draws in
-iteration k. Every draw pins its dtype, so that coins and indices are the same in float32 and float64 and in every engine.
+Keys: `fold_in(key, 0) → k` for the coins that all share, `fold_in(key, 1) → m → k` for what client m draws in iteration k.
+Every draw is of 32-bit words, so that coins and indices are the same in float32 and float64 and in every engine.
+
+The hash is JAX's own, Threefry-2x32, and `at` is `jax.random.fold_in`, bit for bit (both are tested against JAX). It is
+written out here because JAX compiles it on CPUs as a loop of small kernels, which inside a loop over iterations costs more
+than all the rest of a cheap iteration; written out, XLA fuses it with its surroundings. For the same reason the last
+`fold_in` is put off: a key is (words, number), and a draw hashes both at once.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+
+
+class Key(NamedTuple):
+    """The key `fold_in(words, number)`, its hash not yet taken."""
+
+    words: jax.Array
+    number: jax.Array
+
+
+def _threefry(words: jax.Array, first: Any, second: Any) -> tuple[jax.Array, jax.Array]:
+    """The 20-round Threefry-2x32 hash of two words under a key (Salmon et al. 2011)."""
+    k0, k1 = words[0], words[1]
+    schedule = (k0, k1, k0 ^ k1 ^ jnp.uint32(0x1BD11BDA))
+    x, y = first + k0, second + k1
+    for group in range(5):
+        for rotation in _ROTATIONS[group % 2]:
+            x = x + y
+            y = ((y << jnp.uint32(rotation)) | (y >> jnp.uint32(32 - rotation))) ^ x
+        x = x + schedule[(group + 1) % 3]
+        y = y + schedule[(group + 2) % 3] + jnp.uint32(group + 1)
+    return x, y
+
+
+# Compiled on their own where they are called outside a trace (the engine of messages), inlined inside one.
+_compiled = partial(jax.jit, inline=True)
+
+
+@_compiled
+def hashed(key: Key) -> jax.Array:
+    """The two words of a key: `jax.random.fold_in` carried out."""
+    return jnp.stack(_threefry(key.words, jnp.uint32(0), key.number))
+
 
 def root(seed: int) -> jax.Array:
-    """The key of a whole run."""
-    return jax.random.key(seed, impl="threefry2x32")
+    """The two words of the key of a whole run."""
+    return jax.random.key_data(jax.random.key(seed, impl="threefry2x32"))
 
 
-def common(key: jax.Array) -> jax.Array:
+def of(words: jax.Array, number: Any) -> Key:
+    """The key of a number (an iteration) in a stream."""
+    return Key(words, jnp.asarray(number).astype(jnp.uint32))
+
+
+def at(key: Key, number: Any) -> Key:
+    """A key's own key for a number (a local step, a second coin)."""
+    return of(hashed(key), number)
+
+
+def common(words: jax.Array) -> jax.Array:
     """The stream of the coins that everyone shares."""
-    return jax.random.fold_in(key, 0)
+    return hashed(of(words, 0))
 
 
-def private(key: jax.Array, client: Any) -> jax.Array:
+def private(words: jax.Array, client: Any) -> jax.Array:
     """The stream of client `client`'s own draws."""
-    return jax.random.fold_in(jax.random.fold_in(key, 1), client)
+    return hashed(at(of(words, 1), client))
 
 
-def at(key: jax.Array, k: Any) -> jax.Array:
-    """A stream's key for iteration (or local step) k."""
-    return jax.random.fold_in(key, k)
+def bits(key: Key, size: int) -> jax.Array:
+    """`size` independent 32-bit words; the i-th does not depend on how many are drawn."""
+    # First counter 1, 2, …: apart from 0, which derives keys.
+    places = jnp.arange(1, size + 1, dtype=jnp.uint32)
+    return _threefry(key.words, places, jnp.broadcast_to(key.number, places.shape))[0]
 
 
-def coin(key: jax.Array, probability: Any) -> jax.Array:
-    """True with the given probability (exactly never for 0 and always for 1)."""
-    return jax.random.uniform(key, dtype=jnp.float32) < jnp.asarray(probability, jnp.float32)
+@_compiled
+def coin(key: Key, probability: Any) -> jax.Array:
+    """True with the given probability (never for 0, always for 1), to a precision of 2⁻²⁴."""
+    uniform = (bits(key, 1)[0] >> jnp.uint32(8)).astype(jnp.float32) * jnp.float32(2**-24)
+    return uniform < jnp.asarray(probability, jnp.float32)
 
 
-def rows(key: jax.Array, count: Any, size: int) -> jax.Array:
-    """`size` row numbers of a client with `count` rows, uniform, with replacement."""
-    return jax.random.randint(key, (size,), 0, count, dtype=jnp.int32)
+@partial(_compiled, static_argnums=2)
+def rows(key: Key, count: Any, size: int) -> jax.Array:
+    """`size` row numbers of a client with `count` rows, uniform (to within count/2³²), with replacement."""
+    return _high(bits(key, size), jnp.asarray(count).astype(jnp.uint32)).astype(jnp.int32)
 
 
-def shuffle(key: jax.Array, count: Any, capacity: int) -> jax.Array:
-    """A permutation of a client's `count` rows, padded rows last; the same whatever the padding.
+def _high(a: jax.Array, b: jax.Array) -> jax.Array:
+    """⌊a·b/2³²⌋ in 32-bit arithmetic, from the products of halves: a division-free map of a word to 0 … b−1."""
+    low, half = jnp.uint32(0xFFFF), jnp.uint32(16)
+    a1, a0, b1, b0 = a >> half, a & low, b >> half, b & low
+    middle = a1 * b0 + (a0 * b0 >> half)
+    return a1 * b1 + (middle >> half) + ((a0 * b1 + (middle & low)) >> half)
 
-    Each row draws its own number from its own key, so the order of real rows does not depend on `capacity`.
-    """
-    bits = jax.vmap(lambda i: jax.random.bits(jax.random.fold_in(key, i), dtype=jnp.uint32))(jnp.arange(capacity))
-    real = jnp.arange(capacity) < count
+
+@partial(_compiled, static_argnums=2)
+def shuffle(key: Key, count: Any, capacity: int) -> jax.Array:
+    """A permutation of a client's `count` rows, padded rows last; the same whatever the padding."""
+    padding = jnp.arange(capacity) >= count
     # Two sort keys: padded rows after all real ones, whatever they drew.
-    return jnp.lexsort((bits, ~real)).astype(jnp.int32)
+    return jnp.lexsort((bits(key, capacity), padding)).astype(jnp.int32)

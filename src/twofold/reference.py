@@ -6,6 +6,8 @@ JAX runs in float32), each β_m is eliminated, and the small system in w is solv
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 
 DENSE = 1200
 """Up to this many parameters per client (w and β_m together) the Newton blocks are formed."""
+
+
+FAR = 1e-3
+"""A step of this size, relative to the point, is no step of a method that is about to arrive."""
 
 
 class NotConvexError(ValueError):
@@ -126,8 +132,10 @@ def minimise(problem: Problem, dense: int = DENSE) -> Optimum:
 def _newton(blocks: _Blocks, most: int = 200) -> tuple[np.ndarray, np.ndarray]:
     w, beta = blocks.w0, blocks.beta0
     value, of_w, of_beta = blocks.value_and_gradient(w, beta)
-    best = (blocks.norm(of_w, of_beta), w, beta)
-    idle = 0
+    first = blocks.norm(of_w, of_beta)
+    best = (first, w, beta)
+    idle = halvings = 0
+    far = False
     for _ in range(most):
         dw, db = _newton_step(*blocks.hessians(w, beta), of_w, of_beta)
         slope = float(of_w @ dw + np.sum(of_beta * db))
@@ -142,17 +150,27 @@ def _newton(blocks: _Blocks, most: int = 200) -> tuple[np.ndarray, np.ndarray]:
             step /= 2
         if not accepted:
             break
+        moved, before = max(_largest(trial[0] - w), _largest(trial[1] - beta)), value
         (w, beta), (value, of_w, of_beta) = trial, new
         if not np.isfinite(value):
             raise NotConvexError("Newton left the domain of the objective: its value is not finite.")
         norm = blocks.norm(of_w, of_beta)
-        idle = 0 if norm < 0.5 * best[0] else idle + 1
+        if norm < 0.5 * best[0]:
+            # Near a minimiser the steps shrink with the gradient; on the way to infinity only the gradient does.
+            halvings, far = halvings + 1, moved > FAR * max(1.0, _largest(w), _largest(beta))
+            idle = 0
+        elif value > before - 1e-12 * (1 + abs(before)):
+            idle += 1
         if norm < best[0]:
             best = (norm, w, beta)
         if norm == 0 or idle >= 3:
             break
-    _check_finite(blocks, best[0], best[1], best[2])
+    _check(best, first, value, runs_off=far and halvings >= 10)
     return best[1], best[2]
+
+
+def _largest(values: np.ndarray) -> float:
+    return float(np.max(np.abs(values), initial=0.0))
 
 
 def _newton_step(ww: Any, wb: Any, bb: Any, of_w: Any, of_beta: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -168,17 +186,13 @@ def _newton_step(ww: Any, wb: Any, bb: Any, of_w: Any, of_beta: Any) -> tuple[np
 
 def _solve(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Solve a symmetric system; where it is singular (a flat direction of a convex problem), the least-norm solution."""
-    try:
+    with contextlib.suppress(scipy.linalg.LinAlgError):
         return scipy.linalg.cho_solve(scipy.linalg.cho_factor(matrix), right)
-    except scipy.linalg.LinAlgError:
-        values, vectors = scipy.linalg.eigh((matrix + matrix.T) / 2)
-        top = max(float(np.max(np.abs(values))), np.finfo(float).tiny)
-        if values[0] < -1e-8 * top:
-            raise NotConvexError(
-                f"The Hessian has a negative eigenvalue ({values[0]:.3g} against {top:.3g}): the problem is not convex."
-            ) from None
-        keep = values > 1e-12 * top
-        return vectors[:, keep] @ ((vectors[:, keep].T @ right) / values[keep, None])
+    values, vectors = scipy.linalg.eigh((matrix + matrix.T) / 2)
+    top = max(float(np.max(np.abs(values))), np.finfo(float).tiny)
+    _check_sign(float(values[0]), top)
+    keep = values > 1e-12 * top
+    return vectors[:, keep] @ ((vectors[:, keep].T @ right) / values[keep, None])
 
 
 def _lbfgs(blocks: _Blocks) -> tuple[np.ndarray, np.ndarray]:
@@ -196,10 +210,12 @@ def _lbfgs(blocks: _Blocks) -> tuple[np.ndarray, np.ndarray]:
         of_w, of_beta = blocks.hessian_times(*unpack(v), *unpack(d))
         return np.concatenate([s * of_w, of_beta.ravel()])
 
-    v = np.concatenate([blocks.w0 / s, blocks.beta0.ravel()])
+    v = start = np.concatenate([blocks.w0 / s, blocks.beta0.ravel()])
+    _check_curvature(lambda d: product(start, d), v.size)
     options = {"maxiter": 20_000, "maxfun": 40_000, "maxcor": 30, "ftol": 0.0, "gtol": 1e-13}
     v = scipy.optimize.minimize(function, v, jac=True, method="L-BFGS-B", options=options).x
     norm = float(np.linalg.norm(function(v)[1]))
+    halvings, far = 0, False
     for _ in range(30):  # Newton steps with conjugate gradients: quadratic convergence for the last digits
         _, gradient = function(v)
         operator = scipy.sparse.linalg.LinearOperator((v.size, v.size), matvec=lambda d, at=v: product(at, d))
@@ -208,17 +224,42 @@ def _lbfgs(blocks: _Blocks) -> tuple[np.ndarray, np.ndarray]:
         if not new < 0.5 * norm:
             break
         v, norm = v + step, new
-    w, beta = unpack(v)
-    _check_finite(blocks, norm, w, beta)
-    return w, beta
+        halvings, far = halvings + 1, _largest(step) > FAR * max(1.0, _largest(v))
+    value, gradient = function(start)
+    _check((norm, *unpack(v)), float(np.linalg.norm(gradient)), value, runs_off=far and halvings >= 4)
+    return unpack(v)
 
 
-def _check_finite(blocks: _Blocks, norm: float, w: np.ndarray, beta: np.ndarray) -> None:
-    largest = max(np.max(np.abs(w), initial=0.0), np.max(np.abs(beta), initial=0.0))
-    if not np.isfinite(norm) or largest > 1e8:
+def _check_curvature(product: Callable[[np.ndarray], np.ndarray], size: int) -> None:
+    """Refuse a Hessian with negative curvature; Lanczos' values lie inside the spectrum, so a convex one always passes."""
+    operator = scipy.sparse.linalg.LinearOperator((size, size), matvec=product, dtype=np.float64)
+    try:
+        ends = scipy.sparse.linalg.eigsh(operator, k=2, which="BE", tol=0.1, maxiter=10, return_eigenvectors=False)
+    except scipy.sparse.linalg.ArpackNoConvergence:  # a smallest eigenvalue that is nearly 0 takes for ever to pin down
+        return
+    _check_sign(float(np.min(ends)), float(np.max(np.abs(ends))))
+
+
+def _check_sign(smallest: float, top: float) -> None:
+    if smallest < -1e-8 * top:
         raise NotConvexError(
-            f"The minimiser runs off to infinity (largest entry {largest:.3g}): separable classes without a ridge, "
+            f"The Hessian has a negative eigenvalue ({smallest:.3g} against {top:.3g}): the problem is not convex."
+        )
+
+
+def _check(best: tuple, first: float, value: float, *, runs_off: bool) -> None:
+    """Refuse to call a point the minimiser when the search went on and on, or stopped short."""
+    norm, w, beta = best
+    largest = max(_largest(w), _largest(beta))
+    if runs_off or not np.isfinite(norm) or largest > 1e8:
+        raise NotConvexError(
+            f"The minimiser runs off to infinity (largest entry so far {largest:.3g}): separable classes without a ridge, "
             "most likely. Give the loss a ridge, l2 > 0."
+        )
+    if norm > 1e-6 * first and norm > 1e-10 * (1 + abs(value)):
+        raise NotConvexError(
+            f"No minimiser was found: ‖∇F‖ is {norm:.3g} where the search ended, after {first:.3g} at its start. The "
+            "problem is not bounded below, or not smooth, most likely."
         )
 
 

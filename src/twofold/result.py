@@ -107,10 +107,11 @@ class Result:
         folder.mkdir(parents=True, exist_ok=True)
         tensors, structures = {}, {}
         for block in ("w", "beta"):
-            leaves = jax.tree_util.tree_flatten_with_path(getattr(self, block))[0]
-            names = [block + jax.tree_util.keystr(path) for path, _ in leaves]
-            tensors |= {n: np.ascontiguousarray(leaf) for n, (_, leaf) in zip(names, leaves, strict=True)}
-            structures[block] = _describe(getattr(self, block), iter(names))
+            value = getattr(self, block)
+            names = jax.tree_util.tree_map_with_path(lambda path, _, b=block: b + jax.tree_util.keystr(path), value)
+            pairs = zip(jax.tree.leaves(names), jax.tree.leaves(value), strict=True)
+            tensors |= {name: np.asarray(leaf, order="C") for name, leaf in pairs}
+            structures[block] = _describe(names)
         save_file(tensors, folder / "model.safetensors")
         document = {
             "format": FORMAT,
@@ -195,23 +196,21 @@ def _algorithm(algorithm: Any) -> dict[str, Any]:
     }
 
 
-def _describe(value: Pytree, names: Iterator[str]) -> Any:
-    """A JSON skeleton of a pytree of dicts, lists and tuples, with the tensors' names at its leaves."""
-    if isinstance(value, Mapping):
-        # Pytree leaves of a dict come in the order of its sorted keys.
-        return {"dict": {k: _describe(value[k], names) for k in sorted(value)}}
-    if isinstance(value, (list, tuple)):
-        return {"list" if isinstance(value, list) else "tuple": [_describe(v, names) for v in value]}
-    if jax.tree_util.treedef_is_leaf(jax.tree.structure(value)):
-        return next(names)
-    # Another kind of node (a module of some library): its leaves, in order.
-    return {"tuple": [next(names) for _ in jax.tree.leaves(value)]}
+def _describe(names: Pytree) -> Any:
+    """A JSON skeleton of a pytree whose leaves are the tensors' names; None stays None."""
+    if names is None or isinstance(names, str):
+        return names
+    if isinstance(names, Mapping):
+        return {"dict": [[key, _describe(value)] for key, value in names.items()]}  # pairs: JSON's keys are only strings
+    if isinstance(names, (list, tuple)):
+        return {"list" if isinstance(names, list) else "tuple": [_describe(value) for value in names]}
+    return {"tuple": jax.tree.leaves(names)}  # another kind of node (a module of some library): its leaves, in order
 
 
 def _rebuild(skeleton: Any, tensors: Mapping[str, np.ndarray]) -> Pytree:
-    if isinstance(skeleton, str):
-        return tensors[skeleton]
+    if not isinstance(skeleton, dict):
+        return None if skeleton is None else tensors[skeleton]
     ((kind, inside),) = skeleton.items()
     if kind == "dict":
-        return {k: _rebuild(v, tensors) for k, v in inside.items()}
+        return {key: _rebuild(value, tensors) for key, value in inside}
     return (list if kind == "list" else tuple)(_rebuild(v, tensors) for v in inside)

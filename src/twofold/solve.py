@@ -30,7 +30,7 @@ from twofold.tree import Pytree
 
 SNAPSHOT_BYTES = 1 << 27
 """Memory for recorded iterates; below, a problem's seeds run together, above, one by one and without slots."""
-MOST_SLOTS = 256
+MOST_SLOTS = 1024
 BLOW_UP = 1e4
 """A loss this many times the initial one (plus one) counts as diverged, although still finite."""
 LONGEST = 100_000
@@ -135,6 +135,7 @@ def complete(problem: Problem, algorithm: str | Algorithm, constants: Constants 
         constants=problem.constants() if constants is None else constants,
         rows=float(np.mean(problem.clients.counts)),
         M=problem.M,
+        heaviest=float(np.max(problem.clients.weights)),
         lam=float(objective.lam) if mixture else None,  # type: ignore[attr-defined]
         loss=objective.loss.constants(problem.clients) if mixture and algorithm.name == "pfedme" else None,
     )
@@ -199,9 +200,9 @@ class _Run:
         k, patience = 0, 32 if (self.budget.tol or self.budget.target or self.budget.seconds) else MOST_SLOTS
         with _bar(self.progress, self._total()) as tick:
             while any(track.status is None for track in tracks):
-                count, where = self._next(tracks, schedule, k, max(slots, 1), patience, bool(slots))
+                count, where, flags = self._next(tracks, schedule, k, max(slots, 1), patience, bool(slots))
                 snapshots = engine.advance(k, count, where)
-                self._record(tracks, program, snapshots, where, k, began)
+                self._record(tracks, program, snapshots, where, flags, k, began)
                 k, patience = k + count, min(2 * patience, MOST_SLOTS)
                 tick(min(t.rounds if self.by_rounds else t.k for t in tracks))
         took = time.perf_counter() - began
@@ -213,24 +214,24 @@ class _Run:
 
     def _next(
         self, tracks: list[_Track], schedule: Schedule, k: int, slots: int, patience: int, keep: bool
-    ) -> tuple[int, np.ndarray]:
-        """How many iterations to take at once, and where to keep which iterate.
+    ) -> tuple[int, np.ndarray, np.ndarray]:
+        """How many iterations to take at once, where to keep which iterates, and which of them are whose records.
 
         Without slots the engine can only show its last state, so a stretch ends with its record.
         """
         kinds = schedule.kinds(k + CAPACITY)[:, k:]
         flags = np.stack([track.plan(kinds[i]) for i, track in enumerate(tracks)])
-        order = np.cumsum(flags, axis=1)
-        limit = min(slots, patience)
-        over = (order > limit).any(axis=0)
+        some = flags.any(axis=0)
+        order = np.cumsum(some)
+        over = order > min(slots, patience)
         count = int(np.argmax(over)) if over.any() else CAPACITY
-        if not keep and flags[0].any():
-            count = int(np.argmax(flags[0])) + 1
+        if not keep and some.any():
+            count = int(np.argmax(some)) + 1
         # Nobody needs an iteration after the last record of all.
         if all(track.ends_within(count) for track in tracks):
-            count = int(np.flatnonzero(flags[:, :count].any(axis=0))[-1]) + 1
-        where = np.where(flags, order - 1, slots)[:, :count]
-        return count, where
+            count = int(np.flatnonzero(some[:count])[-1]) + 1
+        where = np.where(some, order - 1, slots if keep else 1)[:count]
+        return count, where, flags[:, :count]
 
     def _record_start(self, tracks: list[_Track], program: tuple, began: float) -> None:
         from twofold.engines.simulate import Snapshots  # noqa: PLC0415
@@ -243,23 +244,22 @@ class _Run:
             track.append(0, {name: float(v[0]) for name, v in values.items()}, host, time.perf_counter() - began)
 
     def _record(
-        self, tracks: list[_Track], program: tuple, snapshots: Any, where: np.ndarray, k: int, began: float
+        self, tracks: list[_Track], program: tuple, snapshots: Any, where: np.ndarray, flags: np.ndarray, k: int, began: float
     ) -> None:
-        slots = jax.tree.leaves(snapshots)[0].shape[1]
-        last = where.shape[1] - 1
-        keep = [(s, i, int(where[s, i]) if slots > 1 else 0) for s, i in np.argwhere(where < max(slots - 1, 1)).tolist()]
+        last = len(where) - 1
+        keep = [(s, i, int(where[i])) for i, s in np.argwhere(flags.T).tolist()]
         if not keep:
             for track in tracks:
                 track.skip(k + last + 1)
             return
-        index = np.array([s * slots + slot for s, _, slot in keep], np.int32)
+        index = np.array([slot * len(tracks) + s for s, _, slot in keep], np.int32)
         values = measure.evaluate(self.metrics, program, snapshots, index)
         now = time.perf_counter() - began
         for j, (s, i, slot) in enumerate(keep):
             if tracks[s].status is None:
 
                 def host(s: int = s, slot: int = slot) -> Any:
-                    return jax.tree.map(lambda leaf: np.asarray(leaf[s, slot]), snapshots)
+                    return jax.tree.map(lambda leaf: np.asarray(leaf[slot, s]), snapshots)
 
                 tracks[s].append(k + i + 1, {name: float(v[j]) for name, v in values.items()}, host, now)
         for track in tracks:

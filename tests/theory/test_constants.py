@@ -159,7 +159,8 @@ def test_traditional_and_local_bound_the_true_hessian():
     loss = LossConstants(mus, Ls, 2 * Ls)
     c = constants.traditional(loss)
     mean = np.linalg.eigvalsh(np.tensordot(p, hessians, 1))
-    assert mean[0] >= c.mu and mean[-1] <= c.L_w == max(Ls)
+    assert mean[0] >= c.mu
+    assert mean[-1] <= c.L_w == max(Ls)
     c = constants.local(loss, p)
     ends = np.array([q * np.linalg.eigvalsh(h)[[0, -1]] for q, h in zip(p, hessians, strict=True)])
     assert (c.mu, c.L_beta) == pytest.approx((ends[:, 0].min(), ends[:, 1].max()))
@@ -271,14 +272,14 @@ def test_slip_apfl2_printed_mu_without_the_half():
     assert ours.mu <= true.convexity() * (1 + 1e-9)
 
 
-def test_slip_ws2_printed_mu_and_L_beta_without_1_over_M():
+def test_slip_ws2_printed_mu_and_smoothness_without_the_mean():
     M = 4
     true = Quadratic(np.random.default_rng(0), np.ones(M), np.ones(M), np.full(M, 1 / M), M**-0.5, sharing_terms)
     assert true.convexity() == pytest.approx(1 / M)  # printed: 1
     assert true.smoothness_beta() == pytest.approx(1 / M)  # printed: 1
 
 
-def test_slip_mt2_table_has_an_extra_half_in_L():
+def test_slip_mt2_table_has_an_extra_half_in_the_smoothness():
     M, lam, Lambda = 4, 1.0, 2.0
     ones = np.ones(M)
     true = Quadratic(np.random.default_rng(0), ones, ones, ones / M, M**-0.5, multitask_terms(lam, Lambda))
@@ -382,7 +383,10 @@ def test_replace_marks_what_was_given():
     c = constants.mixture(LossConstants(0.1, 1.0, 2.0, dict.fromkeys(("mu", "L", "calL"), "certified")), 1.0, clients=2)
     assert set(c.how.values()) == {"certified"}
     new = c.replace(mu=0.5)
-    assert new.mu == 0.5 and new.how["mu"] == "given" and new.how["L_w"] == "certified" and c.mu != 0.5
+    assert new.mu == 0.5
+    assert new.how["mu"] == "given"
+    assert new.how["L_w"] == "certified"
+    assert c.mu != 0.5
     with pytest.raises(TypeError, match="no constant 'L'"):
         c.replace(L=1.0)
     with pytest.raises(ValueError, match="μ must be"):
@@ -390,15 +394,10 @@ def test_replace_marks_what_was_given():
 
 
 def test_how_follows_the_ingredients():
-    loss = LossConstants(0.1, 1.0, 2.0, {"mu": "given", "L": "certified", "calL": "local"})
+    loss = LossConstants(0.1, 1.0, 2.0, {"mu": "given", "L": "given", "calL": "local"})
     how = constants.mixture(loss, 1.0, clients=2).how
-    assert how == {
-        "mu": "given",
-        "L_w": "certified",
-        "L_beta": "certified",
-        "calL_w": "certified",
-        "calL_beta": "local",
-    }
+    # λ/M has no loss in it, whatever is known of the loss
+    assert how == {"mu": "given", "L_w": "certified", "L_beta": "given", "calL_w": "certified", "calL_beta": "local"}
     assert constants.weight_sharing(loss, clients=2).how["calL_w"] == "local"
     assert LossConstants(0.1, 1.0, 2.0).how == dict.fromkeys(("mu", "L", "calL"), "given")
 
@@ -406,9 +405,13 @@ def test_how_follows_the_ingredients():
 def test_constants_print_as_a_table_and_survive_a_trip():
     c = constants.mixture(M4, 1.0)
     lines = str(c).splitlines()
-    assert len(lines) == 6 and lines[0].split() == ["name", "value", "how", "why"]
-    assert lines[1].startswith("μ") and "0.0166667" in lines[1] and "Lemma mixture" in lines[1]
-    assert pickle.loads(pickle.dumps(c)) == c and hash(c) == hash(dataclasses.replace(c))
+    assert len(lines) == 6
+    assert lines[0].split() == ["name", "value", "how", "why"]
+    assert lines[1].startswith("μ")
+    assert "0.0166667" in lines[1]
+    assert "Lemma mixture" in lines[1]
+    assert pickle.loads(pickle.dumps(c)) == c
+    assert hash(c) == hash(dataclasses.replace(c))
     assert (M4.mu_min, M4.L_max, M4.calL_max, M4.clients) == (0.2, 3.0, 9.0, 4)
     with pytest.raises(dataclasses.FrozenInstanceError):
         c.mu = 1.0  # type: ignore[misc]

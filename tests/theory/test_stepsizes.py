@@ -1,7 +1,7 @@
 """Step sizes: by hand on small numbers, and exactly on a finite sum of quadratics.
 
-On quadratics one iteration of a variance-reduced method is a random linear map T of the deviation from the optimum, and a
-Lyapunov function is a quadratic form P. So E[TᵀPT] ≼ (1−κ)P is an eigenvalue, which covers every state at once.
+On quadratics one iteration of a variance-reduced method is a random linear map T of the deviation from the optimum, and
+a Lyapunov function is a quadratic form P. So E[TᵀPT] ≼ (1−κ)P is an eigenvalue, which covers every state at once.
 """
 
 import itertools
@@ -36,22 +36,30 @@ def test_acd_by_hand():
     h = stepsizes.acd(C)
     nu = 0.01 / 9  # (√1 + √4)² = 9
     theta = (math.sqrt(nu**2 + 4 * nu) - nu) / 2
-    assert h["p_w"] == pytest.approx(1 / 3) and h["nu"] == pytest.approx(nu)
-    assert h["theta"] == pytest.approx(theta) and h["eta"] == pytest.approx(1 / theta)
+    assert h["p_w"] == pytest.approx(1 / 3)
+    assert h["nu"] == pytest.approx(nu)
+    assert h["theta"] == pytest.approx(theta)
+    assert h["eta"] == pytest.approx(1 / theta)
     assert h["theta"] ** 2 == pytest.approx(h["nu"] * (1 - h["theta"]))
     assert (h["L_w"], h["L_beta"], h["note"]) == (1.0, 4.0, None)
-    assert stepsizes.acd(C.replace(L_beta=0.0))["p_w"] == 1 and stepsizes.acd(C.replace(L_w=0.0))["p_w"] == 0
+    assert stepsizes.acd(C.replace(L_beta=0.0))["p_w"] == 1
+    assert stepsizes.acd(C.replace(L_w=0.0))["p_w"] == 0
     with pytest.raises(ValueError, match="both 0"):
         stepsizes.acd(C.replace(L_w=0.0, L_beta=0.0))
 
 
 def test_asvrcd_by_hand():
     h = stepsizes.asvrcd(C, n=100)
-    assert h["p_w"] == 0.25 and h["rho"] == 0.0025 and h["eta"] == pytest.approx(1 / 96)  # 𝓛 = 2·12
+    assert h["p_w"] == 0.25
+    assert h["rho"] == 0.0025
+    assert h["eta"] == pytest.approx(1 / 96)
     theta1 = math.sqrt(0.01 / 96 * 200)  # θ₂/ρ = 200
-    assert h["theta2"] == 0.5 and h["theta1"] == pytest.approx(theta1)
+    assert h["theta2"] == 0.5
+    assert h["theta1"] == pytest.approx(theta1)
     gamma = 1 / (4 * theta1 * 96)
-    assert h["gamma"] == pytest.approx(gamma) and h["nu"] == pytest.approx(1 - 0.01 * gamma) and h["note"] is None
+    assert h["gamma"] == pytest.approx(gamma)
+    assert h["nu"] == pytest.approx(1 - 0.01 * gamma)
+    assert h["note"] is None
     assert stepsizes.asvrcd(C, 100, "beta")["rho"] == 0.0075
     assert stepsizes.asvrcd(C, 100, rho=0.5)["rho"] == 0.5
     assert stepsizes.asvrcd(C, 100, p_w=0.5)["eta"] == pytest.approx(1 / (4 * 2 * 18))
@@ -91,7 +99,7 @@ def test_the_other_methods_by_hand():
     assert stepsizes.ascd(C.replace(calL_w=0.01, calL_beta=0.03), 100)["theta"] == pytest.approx(0.32)
     assert stepsizes.l2sgd_plus(C) == {"p": 0.25, "eta": 1 / 72, "note": None}
     assert stepsizes.l2sgd_plus(C, rule="paper")["eta"] == stepsizes.asvrcd(C, 9)["eta"] == 1 / 96
-    assert stepsizes.l2sgd_plus(C, penalty=6.0)["eta"] == pytest.approx(1 / 144)
+    assert stepsizes.l2sgd_plus(C, penalty=6.0) == {"p": 0.4, "eta": pytest.approx(1 / 90), "note": None}
     assert stepsizes.l2sgd_plus(C, p_w=0.5)["eta"] == pytest.approx(1 / 108)
     h = stepsizes.pfedme(2.0, LossConstants(0.1, 1.0, np.array([3.0, 8.0])), local_rounds=20)
     assert h == {"eta": 1 / 40, "inner_eta": 0.1, "note": None}
@@ -112,7 +120,9 @@ def test_the_captions_of_the_paper():
 
 def test_without_strong_convexity():
     for h, mu in ((stepsizes.acd(FLAT), 9e-4), (stepsizes.asvrcd(FLAT, 9), 12e-4), (stepsizes.ascd(FLAT, 9), 12e-4)):
-        assert h["note"].endswith("for a guaranteed rate.") and f"{mu:.3g}" in h["note"] and "10000" in h["note"]
+        assert h["note"].endswith("for a guaranteed rate.")
+        assert f"{mu:.3g}" in h["note"]
+        assert "10000" in h["note"]
     assert stepsizes.acd(FLAT)["nu"] == pytest.approx(1e-4)
     stretched, own = stepsizes.asvrcd(FLAT, 9), stepsizes.asvrcd(C.replace(mu=12e-4), 9)
     assert all(stretched[name] == pytest.approx(own[name]) for name in own if name != "note")
@@ -125,7 +135,7 @@ def test_without_strong_convexity():
 
 
 class Sum:
-    """F = Σ_m p_m (1/n) Σ_i f_{m,i}(w, β_m) with quadratic f_{m,i}, minimum at 0, and all its constants from eigenvalues."""
+    """F = Σ_m p_m (1/n) Σ_i f_{m,i}(w, β_m) with quadratic f_{m,i}, minimum at 0, its constants from eigenvalues."""
 
     def __init__(self, rng, M=2, n=2, d_w=2, d_beta=1, rank=2, ridge=0.02, beta_size=1.0):
         self.M, self.n, self.d_w, self.d_beta = M, n, d_w, d_beta
@@ -211,6 +221,14 @@ def test_expected_smoothness_is_attained():
     square = sum(0.5 * (mask @ h / 0.5).T @ (mask @ h / 0.5) for mask in (np.diag([1, 0]), np.diag([0, 1])))
     ratio = (np.ones(2) @ square @ np.ones(2)) / (np.ones(2) @ h @ np.ones(2))
     assert ratio == pytest.approx(stepsizes.expected_smoothness(c, 0.5))
+
+
+def test_slip_lemma_asvrcd_smooth_const_prints_the_wrong_smoothness():
+    """Ten rows of which one is not flat, β only: E[GᵀG] = 𝓛²/10 exceeds 2L^β ∇²F = 𝓛²/50, but not 2𝓛^β ∇²F = 𝓛²/5."""
+    calL, n = 3.0, 10
+    L = calL / n  # also ∇²F
+    square = calL**2 / n
+    assert 2 * L * L < square <= 2 * calL * L
 
 
 def test_acd_contracts_as_claimed():
@@ -320,42 +338,52 @@ def test_scd_contracts_to_its_neighbourhood():
 
 @pytest.mark.parametrize("lam", [0.05, 1.0, 20.0])
 @pytest.mark.parametrize("rule", ["derived", "paper"])
-def test_l2sgd_plus_contracts_as_claimed(lam, rule):
+@pytest.mark.parametrize("weights", [(0.5, 0.5), (0.1, 0.9)])
+def test_l2sgd_plus_contracts_as_claimed(lam, rule, weights):
     """State: the M personal models, a memory of each row's ∇f'_{m,i} and of the penalty; two memories, two weights."""
-    rng, M, n, d = np.random.default_rng(0), 2, 2, 2
+    rng, M, n, d, share = np.random.default_rng(0), 2, 2, 2, np.array(weights)
     for _ in range(5):
         roots = rng.standard_normal((M, n, 1, d))
         samples = np.einsum("mnrd,mnre->mnde", roots, roots) + 0.05 * np.eye(d)
         calL = np.linalg.eigvalsh(samples)[..., -1].max(1)
         mu = np.linalg.eigvalsh(samples.mean(1))[:, 0]
-        c = constants.mixture(LossConstants(mu, calL, calL), lam, clients=M)
-        h = stepsizes.l2sgd_plus(c, rule=rule)
+        c = constants.mixture(LossConstants(mu, calL, calL), lam, weights=share)
+        h = stepsizes.l2sgd_plus(c, rule=rule, penalty=None if weights == (0.5, 0.5) else lam * max(weights))
         p, eta = h["p"], h["eta"]
-        centre = np.kron(np.eye(M) - np.ones((M, M)) / M, np.eye(d))
-        penalty = lam / M * centre
-        size = M * d * (2 + n)  # x, then Jacobian memories (m, i), then the penalty's memory
-
+        penalty = lam * np.kron(np.diag(share) - np.outer(share, share), np.eye(d))
+        size = M * d * (2 + n)  # x, then the memory of each row (m, i), then that of the penalty
         state = np.eye(size)
         x, psi = state[: M * d], state[size - M * d :]
         memory = {(m, i): state[M * d + (m * n + i) * d :][:d] for m in range(M) for i in range(n)}
-        mean = np.concatenate([sum(memory[m, i] for i in range(n)) / (n * M) for m in range(M)])  # of ∇f
+        mean = np.concatenate([share[m] * sum(memory[m, i] for i in range(n)) / n for m in range(M)])  # of ∇f
         maps = [(p, np.concatenate([x - eta * ((penalty @ x - psi) / p + psi + mean), *memory.values(), penalty @ x]))]
         for rows in itertools.product(range(n), repeat=M):
             new = {
                 key: samples[key] @ x[key[0] * d : (key[0] + 1) * d] if rows[key[0]] == key[1] else old
                 for key, old in memory.items()
             }
-            difference = np.concatenate([(new[m, i] - memory[m, i]) / M for m, i in enumerate(rows)])
+            difference = np.concatenate([share[m] * (new[m, i] - memory[m, i]) for m, i in enumerate(rows)])
             step = x - eta * (difference / (1 - p) + mean + psi)
             maps.append(((1 - p) * n**-M, np.concatenate([step, *new.values(), psi])))
-        of_rows = sum(j.T @ j for j in memory.values()) / (n * M**2 * (1 - p))
+        of_rows = sum(share[m] ** 2 * j.T @ j for (m, _), j in memory.items()) / (n * (1 - p))
         lyapunov = x.T @ x + 4 * eta**2 * (n / (1 - p) * of_rows + psi.T @ psi / p**2)
-        convexity = np.linalg.eigvalsh(
-            penalty + np.kron(np.eye(M), np.zeros((d, d))) + block_diagonal(samples.mean(1) / M)
-        )[0]
-        assert convexity >= c.mu * (1 - 1e-9)
+        hessian = penalty + block_diagonal(share[:, None, None] * samples.mean(1))
+        assert np.linalg.eigvalsh(hessian)[0] >= c.mu * (1 - 1e-9)
         contraction = max(1 - eta * c.mu, 1 - min(p, (1 - p) / n) / 2)
         assert excess(maps, lyapunov, contraction) <= 1e-9
+
+
+def test_l2sgd_plus_needs_the_penalty_of_unequal_weights():
+    """M = 100, one client with 30 % of the weight: the default's averaging step multiplies its distance by −2.5."""
+    M, lam = 100, 1.0
+    weights = np.r_[0.3, np.full(M - 1, 0.7 / (M - 1))]
+    c = constants.mixture(LossConstants(0.1, 2.0, 2.0), lam, weights=weights)
+
+    def factor(h):  # of β_1 − mean in β_1 −= p_1 η λ (β_1 − mean)/p, the others held
+        return 1 - 0.3 * h["eta"] * lam / h["p"] * (1 - 0.3)
+
+    assert abs(factor(stepsizes.l2sgd_plus(c))) > 2
+    assert 0 < factor(stepsizes.l2sgd_plus(c, penalty=lam * weights.max())) < 1
 
 
 def block_diagonal(parts):
@@ -370,7 +398,7 @@ def block_diagonal(parts):
 
 
 def test_lsgd_converges_with_its_step_where_the_printed_beta_step_diverges():
-    """One client's β with M = 10: η = 1/(4L^β) with the gradient (1/M)∇_β converges, with ∇_β it does not (notes.md)."""
+    """One client's β with M = 10: η = 1/(4L^β) converges with the gradient (1/M)∇_β, but not with ∇_β (notes.md)."""
     M, smooth = 10, 3.0
     c = constants.mixture(LossConstants(1.0, smooth, smooth), 2.0, clients=M)
     eta = stepsizes.lsgd(c, 1)["eta"]
@@ -406,7 +434,8 @@ def test_slip_lemma_dhkabdsbhja_misses_the_drift_of_the_beta_gradient():
 def test_nonconvex_condition_by_hand():
     # −1 + η·2·3·(4/8 + 0.5 + 1) + 3·η²·4·(5−1)·5·(4+1) with η = 0.01
     ok, value = stepsizes.check_nonconvex(0.01, L=2.0, tau=5, lam=3.0, C1=4.0, C2=0.5, M=8)
-    assert ok and value == pytest.approx(-1 + 0.12 + 0.12)
+    assert ok
+    assert value == pytest.approx(-1 + 0.12 + 0.12)
     for tau in (1, 2, 50):
         eta = stepsizes.largest_nonconvex_eta(2.0, tau, 3.0, 4.0, 0.5, 8)
         assert stepsizes.check_nonconvex(eta, 2.0, tau, 3.0, 4.0, 0.5, 8).ok
@@ -418,9 +447,11 @@ def test_nonconvex_condition_by_hand():
 
 def test_pl_schedule():
     schedule = stepsizes.pl_schedule(0.5, 3.0, 4)
-    assert schedule(0) == pytest.approx(1 / 6.5) and schedule(7) == 0.1
+    assert schedule(0) == pytest.approx(1 / 6.5)
+    assert schedule(7) == 0.1
     assert schedule(np.arange(3)) == pytest.approx([1 / 6.5, 1 / 7, 1 / 7.5])
-    assert hash(schedule) == hash(stepsizes.pl_schedule(0.5, 3.0, 4)) and schedule == stepsizes.pl_schedule(0.5, 3, 4)
+    assert hash(schedule) == hash(stepsizes.pl_schedule(0.5, 3.0, 4))
+    assert schedule == stepsizes.pl_schedule(0.5, 3, 4)
     with pytest.raises(ValueError, match="mu > 0"):
         stepsizes.pl_schedule(0.0, 3.0, 4)
 
@@ -449,13 +480,14 @@ def test_slip_pl_theorem_leaves_out_a_condition_on_beta():
     left = kappa * ((tau - 1) / (beta * tau + 2)) ** 2 * ((beta * tau + 2) / (beta * tau + 1)) ** (tau - 1)
     assert left > 1
     ours = stepsizes.pl_beta(mu, L, lam, C1, C2, M)
-    assert ours**2 == pytest.approx(kappa * math.exp(1 / ours)) and ours > beta
+    assert ours**2 == pytest.approx(kappa * math.exp(1 / ours))
+    assert ours > beta
     assert not stepsizes.check_pl(beta, tau, mu, L, lam, C1, C2, M).ok
     assert stepsizes.check_pl(ours * 1.001, tau, mu, L, lam, C1, C2, M).ok
 
 
 def test_slip_pl_theorem_rate_is_not_cubic():
-    """f = ½x², exact gradients: the gap is (βτ/(K+βτ))², above the theorem's b³/(K+βτ)³ (its proof has (k+b)² ≤ (k+b−1)²)."""
+    """f = ½x², exact gradients: the gap is (βτ/(K+βτ))², above the theorem's b³/(K+βτ)³."""
     beta, tau, K = 2.1, 1, 100
     assert stepsizes.check_pl(beta, tau, mu=1.0, L=1.0, lam=1.0, C1=0.0, C2=0.0, M=1).ok
     schedule, x = stepsizes.pl_schedule(1.0, beta, tau), 1.0

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill
 from twofold.control import branch
+from twofold.randomness import Key
 from twofold.theory import stepsizes
 from twofold.tree import Pytree, record
 
@@ -62,12 +63,12 @@ class ACD(Algorithm):
         """y = z = β0."""
         return Pair(beta0, beta0)
 
-    def plan(self, key: jax.Array, k: Any) -> Plan:
+    def plan(self, stream: jax.Array, k: Any) -> Plan:
         """The block's coin."""
-        return Plan(randomness.coin(randomness.at(key, k), self.p_w))
+        return Plan(randomness.coin(randomness.of(stream, k), self.p_w))
 
     def client(
-        self, plan: Plan, shared: Pair, private: Pair, oracle: GradientOracle, key: jax.Array
+        self, plan: Plan, shared: Pair, private: Pair, oracle: GradientOracle, key: Key
     ) -> tuple[Pair, Message]:
         """A full gradient in the drawn block: of w for the message, of β for this client's own step."""
         x_w, x = self._mix(shared), self._mix(private)

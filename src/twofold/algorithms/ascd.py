@@ -12,6 +12,7 @@ from twofold.algorithms.acd import Pair
 from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
 from twofold.algorithms.scd import Message, Plan
 from twofold.control import branch
+from twofold.randomness import Key
 from twofold.theory import stepsizes
 from twofold.tree import Pytree, record, static
 
@@ -45,12 +46,12 @@ class ASCD(Algorithm):
         """y = z = β0."""
         return Pair(beta0, beta0)
 
-    def plan(self, key: jax.Array, k: Any) -> Plan:
+    def plan(self, stream: jax.Array, k: Any) -> Plan:
         """The block's coin."""
-        return Plan(randomness.coin(randomness.at(key, k), self.p_w))
+        return Plan(randomness.coin(randomness.of(stream, k), self.p_w))
 
     def client(
-        self, plan: Plan, shared: Pair, private: Pair, oracle: GradientOracle, key: jax.Array
+        self, plan: Plan, shared: Pair, private: Pair, oracle: GradientOracle, key: Key
     ) -> tuple[Pair, Message]:
         """A sampled gradient at x in the drawn block."""
         x_w, x = self._mix(shared), self._mix(private)

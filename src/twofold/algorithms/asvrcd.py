@@ -10,6 +10,7 @@ from twofold import tree
 from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill
 from twofold.algorithms.svrcd import Message, Plan, coins, counts, estimate, message
 from twofold.control import branch
+from twofold.randomness import Key
 from twofold.theory import stepsizes
 from twofold.tree import Pytree, record, static
 
@@ -55,12 +56,12 @@ class ASVRCD(Algorithm):
         """y = z = v = β0."""
         return Triple(beta0, beta0, beta0, tree.zeros(beta0))
 
-    def plan(self, key: jax.Array, k: Any) -> Plan:
+    def plan(self, stream: jax.Array, k: Any) -> Plan:
         """The w-coin and the ρ-coin."""
-        return coins(key, k, self.p_w, self.rho)
+        return coins(stream, k, self.p_w, self.rho)
 
     def client(
-        self, plan: Plan, shared: Triple, private: Triple, oracle: GradientOracle, key: jax.Array
+        self, plan: Plan, shared: Triple, private: Triple, oracle: GradientOracle, key: Key
     ) -> tuple[Triple, Message]:
         """The message, this client's own step, and its own reference point."""
         x, now = (self._mix(shared), self._mix(private)), (shared.y, private.y)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 
+from twofold.randomness import Key
 from twofold.theory.constants import Constants, LossConstants
 from twofold.tree import Pytree
 
@@ -35,6 +36,7 @@ class Setting(NamedTuple):
     constants: Constants
     rows: float  # per client, on average
     M: int
+    heaviest: float  # the largest client weight, 1/M when all are equal
     lam: float | None  # of the mixture, the only objective that some baselines solve
     loss: LossConstants | None
 
@@ -47,8 +49,8 @@ class GradientOracle(Protocol):
     scale: Any
     capacity: int
 
-    def sample(self, key: jax.Array, size: int | None) -> Any: ...
-    def order(self, key: jax.Array) -> jax.Array: ...
+    def sample(self, key: Key, size: int | None) -> Any: ...
+    def order(self, key: Key) -> jax.Array: ...
     def slice(self, order: jax.Array, start: Any, size: int) -> Any: ...
     def gradient_w(self, w: Pytree, beta: Pytree, sample: Any = None) -> Pytree: ...
     def gradient_beta(self, w: Pytree, beta: Pytree, sample: Any = None) -> Pytree: ...
@@ -77,12 +79,12 @@ class Algorithm:
         """What one client alone knows before the first iteration."""
         raise NotImplementedError
 
-    def plan(self, key: jax.Array, k: Any) -> Plan:
-        """The common coins of iteration k: pure in (key, k), so known to all without a word."""
+    def plan(self, stream: jax.Array, k: Any) -> Plan:
+        """The common coins of iteration k: pure in (stream, k), so known to all without a word."""
         raise NotImplementedError
 
     def client(
-        self, plan: Plan, shared: Shared, private: Private, oracle: GradientOracle, key: jax.Array
+        self, plan: Plan, shared: Shared, private: Private, oracle: GradientOracle, key: Key
     ) -> tuple[Private, Message]:
         """One client's iteration: its new private state, and the message."""
         raise NotImplementedError

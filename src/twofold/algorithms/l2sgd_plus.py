@@ -11,6 +11,7 @@ from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
 from twofold.algorithms.scd import Plan
 from twofold.control import branch
+from twofold.randomness import Key
 from twofold.theory import stepsizes
 from twofold.tree import Pytree, record, static
 
@@ -48,7 +49,8 @@ class L2SGDPlus(Algorithm):
 
     def complete(self, setting: Setting) -> tuple[L2SGDPlus, str | None]:
         """p = p_w and a step for SAGA-type estimators."""
-        values = stepsizes.l2sgd_plus(setting.constants, self.p_w)
+        penalty = setting.lam * setting.heaviest  # type: ignore[operator]
+        values = stepsizes.l2sgd_plus(setting.constants, self.p_w, penalty=penalty)
         return fill(self, {"eta": values["eta"], "p_w": values["p"], "lam": setting.lam}), None
 
     def init(self, w0: Pytree) -> Pytree:
@@ -60,34 +62,36 @@ class L2SGDPlus(Algorithm):
         table = jax.tree.map(lambda leaf: jnp.zeros((oracle.capacity, *jnp.shape(leaf)), leaf.dtype), beta0)
         return Private(beta0, table, tree.zeros(beta0), tree.zeros(beta0))
 
-    def plan(self, key: jax.Array, k: Any) -> Plan:
+    def plan(self, stream: jax.Array, k: Any) -> Plan:
         """The coin that decides between a local step and an averaging one."""
-        return Plan(randomness.coin(randomness.at(key, k), self.p_w))
+        return Plan(randomness.coin(randomness.of(stream, k), self.p_w))
 
     def client(
-        self, plan: Plan, shared: Pytree, private: Private, oracle: GradientOracle, key: jax.Array
+        self, plan: Plan, shared: Pytree, private: Private, oracle: GradientOracle, key: Key
     ) -> tuple[Private, Message]:
         """A local step; an averaging one needs the mean first, and is made in `receive`."""
-        return branch(plan.w, lambda: private, lambda: self._local(private, oracle, key)), Message(tree.scale(1 / oracle.scale, private.beta))
-
-    def _local(self, private: Private, oracle: GradientOracle, key: jax.Array) -> Private:
-        sample = oracle.sample(key, self.batch)
         beta, table, mean, psi = private
+        sample = oracle.sample(key, self.batch)
         index = jnp.arange(oracle.capacity) if sample is None else sample.index
+        old = jax.tree.map(lambda leaf: leaf[index], table)
         # At w = β the mixture's penalty vanishes, so these are the gradients of f'_m alone, row by row.
         at = tree.scale(1 / oracle.scale, beta)
-        new = tree.scale(1 / oracle.weight, oracle.row_gradients_beta(at, beta, sample))
-        change = jax.tree.map(lambda value, leaf: value - leaf[index], new, table)
-        real = index < oracle.count
-        size = oracle.count if sample is None else len(index)
-        moved = _weighted(real, size, change)
+        # Only the rows pass through the branch, never the table: a batched branch would copy all of it.
+        new = branch(
+            plan.w,
+            lambda: old,
+            lambda: tree.scale(1 / oracle.weight, oracle.row_gradients_beta(at, beta, sample)),
+        )
+        change, real = tree.subtract(new, old), index < oracle.count
+        moved = _weighted(real, oracle.count if sample is None else len(index), change)
         step = -oracle.weight * self.eta
         after = tree.combine((1.0, beta), (step / (1 - self.p_w), moved), (step, mean), (step, psi))  # type: ignore[operator]
         # A row sampled twice in a batch enters the table, and so its mean, only once.
         once = real if sample is None else real & ~jnp.any(jnp.tril(index[:, None] == index[None, :], -1), axis=1)
         mean = tree.combine((1.0, mean), (1.0, _weighted(once, oracle.count, change)))
         table = jax.tree.map(lambda leaf, value: leaf.at[index].set(value), table, new)
-        return Private(after, table, mean, psi)
+        message = Message(tree.scale(1 / oracle.scale, beta))
+        return Private(tree.select(plan.w, beta, after), table, mean, psi), message
 
     def server(self, plan: Plan, shared: Pytree, mean: Message) -> Pytree:
         """Remember the mean."""
@@ -95,17 +99,13 @@ class L2SGDPlus(Algorithm):
 
     def receive(self, plan: Plan, shared: Pytree, private: Private, oracle: GradientOracle) -> Private:
         """The averaging step, now that the mean is known."""
-
-        def towards() -> Private:
-            beta, table, mean, psi = private
-            pull = tree.scale(self.lam, tree.subtract(beta, tree.scale(oracle.scale, shared)))
-            step = -oracle.weight * self.eta
-            after = tree.combine(
-                (1.0, beta), (step / self.p_w, pull), (-step * (1 / self.p_w - 1), psi), (step, mean)  # type: ignore[operator]
-            )  # fmt: skip
-            return Private(after, table, mean, pull)
-
-        return branch(plan.w, towards, lambda: private)
+        beta, table, mean, psi = private
+        pull = tree.scale(self.lam, tree.subtract(beta, tree.scale(oracle.scale, shared)))
+        step = -oracle.weight * self.eta
+        away = -step * (1 / self.p_w - 1)  # type: ignore[operator]
+        after = tree.combine((1.0, beta), (step / self.p_w, pull), (away, psi), (step, mean))  # type: ignore[operator]
+        beta, psi = tree.select(plan.w, (after, pull), (beta, psi))
+        return Private(beta, table, mean, psi)
 
     def sends(self, plan: Plan) -> Message:
         """Only an averaging iteration sends."""

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
 from twofold.control import repeat
+from twofold.randomness import Key
 from twofold.theory import stepsizes
 from twofold.tree import Pytree, record, static
 
@@ -87,12 +88,12 @@ class LSGD(Algorithm):
         average = (tree.zeros(w0), tree.zeros(beta0)) if self.average else ()
         return Private(beta0, average, jnp.zeros(()))
 
-    def plan(self, key: jax.Array, k: Any) -> Plan:
+    def plan(self, stream: jax.Array, k: Any) -> Plan:
         """No coins."""
         return Plan(jnp.asarray(k, jnp.int32))
 
     def client(
-        self, plan: Plan, shared: Shared, private: Private, oracle: GradientOracle, key: jax.Array
+        self, plan: Plan, shared: Shared, private: Private, oracle: GradientOracle, key: Key
     ) -> tuple[Private, Message]:
         """The local steps, from the shared w."""
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
 from twofold.control import repeat
+from twofold.randomness import Key
 from twofold.theory import stepsizes
 from twofold.tree import Pytree, record, static
 
@@ -62,12 +63,12 @@ class PFedMe(Algorithm):
         """θ = β0."""
         return beta0
 
-    def plan(self, key: jax.Array, k: Any) -> Plan:
+    def plan(self, stream: jax.Array, k: Any) -> Plan:
         """No coins."""
         return Plan(jnp.asarray(k, jnp.int32))
 
     def client(
-        self, plan: Plan, shared: Pytree, private: Pytree, oracle: GradientOracle, key: jax.Array
+        self, plan: Plan, shared: Pytree, private: Pytree, oracle: GradientOracle, key: Key
     ) -> tuple[Pytree, Message]:
         """The local rounds, from the shared w and the client's own θ."""
 

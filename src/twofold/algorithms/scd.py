@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
 from twofold.control import branch
+from twofold.randomness import Key
 from twofold.theory import stepsizes
 from twofold.tree import Pytree, record, static
 
@@ -47,12 +48,12 @@ class SCD(Algorithm):
         """Start at β0."""
         return beta0
 
-    def plan(self, key: jax.Array, k: Any) -> Plan:
+    def plan(self, stream: jax.Array, k: Any) -> Plan:
         """The block's coin."""
-        return Plan(randomness.coin(randomness.at(key, k), self.p_w))
+        return Plan(randomness.coin(randomness.of(stream, k), self.p_w))
 
     def client(
-        self, plan: Plan, shared: Pytree, private: Pytree, oracle: GradientOracle, key: jax.Array
+        self, plan: Plan, shared: Pytree, private: Pytree, oracle: GradientOracle, key: Key
     ) -> tuple[Pytree, Message]:
         """A sampled gradient in the drawn block."""
         sample = oracle.sample(key, self.batch)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
 from twofold.control import branch
+from twofold.randomness import Key
 from twofold.theory import stepsizes
 from twofold.tree import Pytree, record, static
 
@@ -36,12 +37,12 @@ class Message(NamedTuple):
     full: Pytree
 
 
-def coins(key: jax.Array, k: Any, p_w: Any, rho: Any) -> Plan:
+def coins(stream: jax.Array, k: Any, p_w: Any, rho: Any) -> Plan:
     """The w-coin and the ρ-coin of iteration k.
 
     Iteration 0 always refreshes: with y = v and no gradient known yet its step is empty, so it is just the start-up round.
     """
-    key = randomness.at(key, k)
+    key = randomness.of(stream, k)
     refresh = randomness.coin(randomness.at(key, 1), rho) | (jnp.asarray(k) == 0)
     return Plan(randomness.coin(randomness.at(key, 0), p_w), refresh)
 
@@ -99,12 +100,12 @@ class SVRCD(Algorithm):
         """y = v = β0."""
         return Anchored(beta0, beta0, tree.zeros(beta0))
 
-    def plan(self, key: jax.Array, k: Any) -> Plan:
+    def plan(self, stream: jax.Array, k: Any) -> Plan:
         """The w-coin and the ρ-coin."""
-        return coins(key, k, self.p_w, self.rho)
+        return coins(stream, k, self.p_w, self.rho)
 
     def client(
-        self, plan: Plan, shared: Anchored, private: Anchored, oracle: GradientOracle, key: jax.Array
+        self, plan: Plan, shared: Anchored, private: Anchored, oracle: GradientOracle, key: Key
     ) -> tuple[Anchored, Message]:
         """The message, this client's own step, and its own reference point."""
         now, anchor = (shared.y, private.y), (shared.v, private.v)

@@ -18,6 +18,7 @@ from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm
 from twofold.engines.simulate import Snapshots
 from twofold.problem import Oracle, Problem
+from twofold.randomness import Key
 from twofold.tree import Pytree
 
 
@@ -34,11 +35,11 @@ class CountingOracle:
         self.capacity = self._oracle.capacity
         self.evaluated_w = self.evaluated_beta = 0
 
-    def sample(self, key: jax.Array, size: int | None) -> Any:
+    def sample(self, key: Key, size: int | None) -> Any:
         """See `Oracle.sample`."""
         return self._oracle.sample(key, size)
 
-    def order(self, key: jax.Array) -> jax.Array:
+    def order(self, key: Key) -> jax.Array:
         """See `Oracle.order`."""
         return self._oracle.order(key)
 
@@ -91,7 +92,7 @@ class ClientSide:
     def send(self, k: int) -> list[np.ndarray] | None:
         """Take iteration k up to its message; only the leaves of the parts that are sent leave this object."""
         self._plan = self._algorithm.plan(self._common, jnp.int32(k))
-        key = randomness.at(self._own, jnp.int32(k))
+        key = randomness.of(self._own, jnp.int32(k))
         self._private, message = self._algorithm.client(self._plan, self._shared, self._private, self._oracle, key)
         for leaf in jax.tree.leaves(message):
             if leaf.dtype != jnp.result_type(float):
@@ -183,17 +184,18 @@ class Messages:
         self.problem, self.slots = problem, slots
         self.runs = [_OneSeed(self.algorithm, problem, seed, start) for seed in seeds]
 
-    def advance(self, k: int, count: int, slots: np.ndarray) -> Snapshots:
-        """Iterations k … k+count−1; see `Simulate.advance`."""
-        taken: list[list[Any]] = [[None] * max(self.slots + 1, 1) for _ in self.runs]
-        for row, run in enumerate(self.runs):
-            for i in range(count):
+    def advance(self, k: int, count: int, slots: np.ndarray) -> Any:
+        """Iterations k … k+count−1; see `Simulate.advance` (None when no iterate was to be kept)."""
+        taken: dict[int, Any] = {}
+        for i in range(count):
+            for run in self.runs:
                 run.step(k + i)
-                taken[row][min(int(slots[row, i]), self.slots)] = self._report(run)
-        blank = self._report(self.runs[0])
-        filled = [[blank if shot is None else shot for shot in row] for row in taken]
-        rows = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *row) for row in filled]
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)
+            if slots[i] < max(self.slots, 1):
+                shots = [self._report(run) for run in self.runs]
+                taken[int(slots[i])] = jax.tree.map(lambda *leaves: jnp.stack(leaves), *shots)
+        blank = jax.tree.map(jnp.zeros_like, next(iter(taken.values()))) if taken else None
+        shots = [taken.get(slot, blank) for slot in range(max(self.slots, 1))]
+        return None if blank is None else jax.tree.map(lambda *leaves: jnp.stack(leaves), *shots)
 
     def _report(self, run: _OneSeed) -> Snapshots:
         w = tree.scale(self.problem.scale, run.server.model())

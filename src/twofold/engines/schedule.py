@@ -79,9 +79,9 @@ def message_sizes(algorithm: Algorithm, problem: Problem) -> list[int]:
     member = jax.tree.map(lambda leaf: leaf[0], problem.stacks[0])
 
     def message() -> Any:
-        oracle, key = Oracle(problem.objective, problem.scale, member), randomness.root(0)
+        oracle, stream = Oracle(problem.objective, problem.scale, member), randomness.root(0)
         private = algorithm.init_private(w, beta, oracle)
-        plan = algorithm.plan(randomness.common(key), jnp.int32(0))
-        return algorithm.client(plan, algorithm.init(w), private, oracle, randomness.private(key, 0))[1]
+        plan = algorithm.plan(stream, jnp.int32(0))
+        return algorithm.client(plan, algorithm.init(w), private, oracle, randomness.of(stream, 0))[1]
 
     return [tree.size(part) for part in jax.eval_shape(message)]

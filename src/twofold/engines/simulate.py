@@ -30,7 +30,7 @@ class State(NamedTuple):
 
 
 class Snapshots(NamedTuple):
-    """Recorded iterates, (seeds, slots, …): real w, and each bucket's β."""
+    """Recorded iterates, (slots, seeds, …): real w, and each bucket's β."""
 
     w: Pytree
     parts: tuple[Pytree, ...]
@@ -50,31 +50,24 @@ class Simulate:
         first = _first(self.algorithm, self._program, w, problem.split(beta))
         self.state: State = _repeat(first, len(seeds)) if self._many else first
         self.slots = slots
-        self._buffer = self._empty(slots)
-
-    def _empty(self, slots: int) -> Snapshots:
-        shapes = jax.eval_shape(_report, self.algorithm, self._program, self._one())
-        lead = (len_seeds(self.state, self._many), slots + 1) if self._many else (slots + 1,)
-        return jax.tree.map(lambda leaf: jnp.zeros((*lead, *leaf.shape), leaf.dtype), shapes)
-
-    def _one(self) -> State:
-        return jax.tree.map(lambda leaf: leaf[0], self.state) if self._many else self.state
+        shape = jax.eval_shape(_report, self.algorithm, self._program, first)
+        lead = (slots + 1, len(seeds)) if self._many else (slots + 1,)
+        self._buffer = jax.tree.map(lambda leaf: jnp.zeros((*lead, *leaf.shape), leaf.dtype), shape) if slots else None
 
     def advance(self, k: int, count: int, slots: np.ndarray) -> Snapshots:
-        """Iterations k … k+count−1; slots[seed, i] is where iterate k+i is kept (≥ `self.slots`: nowhere)."""
-        padded = np.full((slots.shape[0], CAPACITY), self.slots, np.int32)
-        padded[:, :count] = np.minimum(slots, self.slots)
-        where = jnp.asarray(padded if self._many else padded[0])
+        """Iterations k … k+count−1; slots[i] is where all seeds' iterates k+i are kept (`self.slots`: nowhere).
+
+        Without slots there is one snapshot: the state at the end.
+        """
+        padded = np.full(CAPACITY, self.slots, np.int32)
+        padded[:count] = slots
         self.state, self._buffer = _advance(
-            self.algorithm, self._program, self.state, self._buffer, self._streams, jnp.int32(k), jnp.int32(count), where,
-            many=self._many,
+            self.algorithm, self._program, self.state, self._buffer, self._streams, jnp.int32(k), jnp.int32(count),
+            jnp.asarray(padded), many=self._many,
         )  # fmt: skip
-        return self._buffer if self._many else jax.tree.map(lambda leaf: leaf[None], self._buffer)
-
-
-def len_seeds(state: State, many: bool) -> int:
-    """The number of seeds in a state."""
-    return int(jax.tree.leaves(state)[0].shape[0]) if many else 1
+        if self._buffer is None:
+            return jax.tree.map(lambda leaf: leaf[None, None], _show(self.algorithm, self._program, self.state))
+        return self._buffer if self._many else jax.tree.map(lambda leaf: leaf[:, None], self._buffer)
 
 
 def _repeat(first: State, times: int) -> State:
@@ -108,15 +101,16 @@ def _report(algorithm: Algorithm, program: tuple, state: State) -> Snapshots:
     return Snapshots(w, tuple(jax.vmap(algorithm.personal)(private) for private in state.privates))
 
 
-def step(algorithm: Algorithm, program: tuple, state: State, streams: tuple, k: Any) -> State:
+_show = jax.jit(_report)
+
+
+def step(algorithm: Algorithm, program: tuple, state: State, plan: Any, own: tuple, k: Any) -> State:
     """One iteration of all clients and the server."""
     objective, scale, stacks = program
-    common, own = streams
-    plan = algorithm.plan(common, k)
 
     def client(member: Any, private: Any, key: jax.Array) -> Any:
         oracle = Oracle(objective, scale, member)
-        return algorithm.client(plan, state.shared, private, oracle, randomness.at(key, k))
+        return algorithm.client(plan, state.shared, private, oracle, randomness.of(key, k))
 
     moved = [jax.vmap(client)(*each) for each in zip(stacks, state.privates, own, strict=True)]
     mean = weighted_mean(stacks, [message for _, message in moved])
@@ -131,17 +125,25 @@ def step(algorithm: Algorithm, program: tuple, state: State, streams: tuple, k: 
 
 @partial(jax.jit, static_argnames="many", donate_argnums=3)
 def _advance(
-    algorithm: Algorithm, program: tuple, state: State, buffer: Snapshots, streams: tuple, k: Any, count: Any,
+    algorithm: Algorithm, program: tuple, state: State, buffer: Snapshots | None, streams: tuple, k: Any, count: Any,
     slots: jax.Array, many: bool,
-) -> tuple[State, Snapshots]:  # fmt: skip
-    def one(state: State, buffer: Snapshots, streams: tuple, k: Any, slot: Any) -> tuple[State, Snapshots]:
-        state = step(algorithm, program, state, streams, k)
-        # The last slot takes what nobody asked for: a plain write is cheaper than a branch around a buffer.
-        return state, jax.tree.map(lambda b, x: b.at[slot].set(x), buffer, _report(algorithm, program, state))
+) -> tuple[State, Snapshots | None]:  # fmt: skip
+    common, own = streams
+    # A plan is pure in (stream, k): drawn here for all iterations at once, outside the loop.
+    numbers = k + jnp.arange(slots.shape[0], dtype=jnp.int32)
+    draw = jax.vmap(algorithm.plan, in_axes=(None, 0))
+    plans = jax.vmap(draw, in_axes=(0, None), out_axes=1)(common, numbers) if many else draw(common, numbers)
 
-    all_seeds = jax.vmap(one, in_axes=(0, 0, 0, None, 0)) if many else one
+    def one(state: State, own: tuple, plan: Any, k: Any) -> tuple[State, Snapshots | None]:
+        state = step(algorithm, program, state, plan, own, k)
+        return state, None if buffer is None else _report(algorithm, program, state)
+
+    all_seeds = jax.vmap(one, in_axes=(0, 0, 0, None)) if many else one
 
     def body(i: Any, carry: tuple) -> tuple:
-        return all_seeds(*carry, streams, k + i, slots[:, i] if many else slots[i])
+        state, kept = carry
+        state, shot = all_seeds(state, own, jax.tree.map(lambda leaf: leaf[i], plans), k + i)
+        # The last slot takes what nobody asked for: a plain write is cheaper than a branch around a buffer.
+        return state, jax.tree.map(lambda b, x: b.at[slots[i]].set(x), kept, shot)
 
     return jax.lax.fori_loop(jnp.int32(0), count, body, (state, buffer))

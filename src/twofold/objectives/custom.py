@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from twofold.clients import Clients
-from twofold.losses import Batch, Rows, Held, mean_by_row
+from twofold.losses import Batch, Held, Rows, by_row, mean_by_row
 from twofold.objectives.base import Objective
 from twofold.theory.constants import Constants
 from twofold.tree import Pytree, record, static
@@ -22,7 +21,7 @@ class Custom(Objective):
 
     f: Callable[..., Any] = static()
     start: Any = static()
-    params: Any = ()
+    params: Any = None
     given: Any = static(None)
     grader: Callable[..., Any] | None = static(None)
     name = "custom"
@@ -34,8 +33,10 @@ class Custom(Objective):
 
     def value(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> jax.Array:
         """The mean of the user's function, row by row."""
-        extra = () if self.params == () else (self.params,)
-        return mean_by_row(lambda batch: self.f(w, beta, batch, *extra), rows)
+        return mean_by_row(lambda batch: self._of(w, beta, batch), rows)
+
+    def _of(self, w: Pytree, beta: Pytree, batch: Batch) -> Any:
+        return self.f(w, beta, batch, *(() if self.params is None else (self.params,)))
 
     def constants(self, clients: Clients, scale: float) -> Constants | None:
         """The constants that the user gave, or None: the problem estimates them."""
@@ -52,8 +53,7 @@ class Custom(Objective):
         """The user's grade per row, else minus f of each row."""
         if self.grader is not None:
             return self.grader(w, beta, Batch(x, y))
-        extra = () if self.params == () else (self.params,)
-        return -jax.vmap(lambda x, y: jnp.mean(self.f(w, beta, Batch(x[None], y[None]), *extra)))(x, y)
+        return -by_row(lambda batch: self._of(w, beta, batch), x, y)
 
     def predict(self, w: Pytree, beta: Pytree, train: Rows, own: Pytree, x: Pytree) -> jax.Array:
         """Refuse: a custom objective has no predictor."""
@@ -65,7 +65,7 @@ def custom(
     w0: Pytree,
     beta0: Pytree,
     *,
-    params: Pytree = (),
+    params: Pytree = None,
     constants: Constants | Callable[[Clients], Constants] | None = None,
     grade: Callable[..., Any] | None = None,
 ) -> Custom:

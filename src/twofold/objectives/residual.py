@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from twofold.clients import Clients
-from twofold.losses import Linear, Rows, Held
+from twofold.losses import Held, Linear, Rows
 from twofold.objectives.base import Objective
 from twofold.theory.constants import Constants
 from twofold.tree import Pytree, record, static
@@ -32,6 +32,7 @@ class Residual(Objective):
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
         """Zero linear predictors of the chosen columns, or the user's own starting points."""
         if self.start is not None:
+            self.loss.check_targets(clients)
             return jax.tree.map(np.asarray, self.start.value)
         return self.loss.init(self._columns(clients, self.shared)), self.loss.init(self._columns(clients, self.private))
 

@@ -32,7 +32,11 @@ class WeightSharing(Objective):
     def bind(self, clients: Clients) -> WeightSharing:
         """Work out, for every leaf of the loss's parameters, which entries are shared."""
         leaves, structure = jax.tree_util.tree_flatten_with_path(self.loss.init(clients))
-        kinds = tuple((_name(path), _kind(self.split, _name(path), leaf, len(leaves))) for path, leaf in leaves)
+        named = [(_name(path), leaf) for path, leaf in leaves]
+        for name in self.split if isinstance(self.split, tuple) else ():
+            if not any(_inside(leaf, name) for leaf, _ in named):
+                raise ValueError(f"The split names {name!r}, but the parameters are {', '.join(repr(n) for n, _ in named)}.")
+        kinds = tuple((name, _kind(self.split, name, leaf, len(leaves))) for name, leaf in named)
         for block in (SHARED, PRIVATE):
             other = PRIVATE if block == SHARED else SHARED
             if all(kind == other for _, kind in kinds):
@@ -82,6 +86,10 @@ def _name(path: Any) -> str:
     return "/".join(str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path)
 
 
+def _inside(leaf: str, branch: str) -> bool:
+    return leaf == branch or leaf.startswith(branch + "/")
+
+
 def _kind(split: Split, name: str, leaf: Any, leaves: int) -> Any:
     """`shared`, `private`, or the pair of index tuples along the first axis."""
     if isinstance(split, (int, slice)):
@@ -94,12 +102,11 @@ def _kind(split: Split, name: str, leaf: Any, leaves: int) -> Any:
     elif callable(split):
         chosen = np.asarray(split(name, leaf), bool)
     else:
-        names = (split,) if isinstance(split, str) else tuple(split)
-        chosen = np.asarray(any(name == n or name.startswith(n + "/") for n in names))
-    if chosen.ndim == 0 or chosen.all() or not chosen.any():
+        chosen = np.asarray(any(_inside(name, branch) for branch in split))  # type: ignore[union-attr]
+    if chosen.ndim and chosen.shape != leaf.shape[:1]:
+        raise ValueError(f"The split of {name!r} has shape {chosen.shape}, but the leaf has shape {leaf.shape}.")
+    if chosen.all() or not chosen.any():
         return SHARED if chosen.all() else PRIVATE
-    if chosen.shape != leaf.shape[:1]:
-        raise ValueError(f"The split of {name!r} has shape {chosen.shape}, but the leaf has {leaf.shape[0]} rows.")
     return tuple(np.flatnonzero(chosen).tolist()), tuple(np.flatnonzero(~chosen).tolist())
 
 
@@ -110,6 +117,6 @@ def weight_sharing(loss: Loss, split: Split) -> WeightSharing:
     leaf or branch, or several (`"head"`, `["layer1", "layer2"]`; paths are joined by "/"); or a function of a leaf's
     path and value that answers True, False, or a mask along the first axis.
     """
-    if not isinstance(split, (int, slice, str)) and not callable(split):
-        split = tuple(split)
+    if isinstance(split, str) or not (isinstance(split, (int, slice)) or callable(split)):
+        split = (split,) if isinstance(split, str) else tuple(split)
     return WeightSharing(loss, split)

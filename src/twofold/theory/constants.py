@@ -1,16 +1,16 @@
 """The five constants of a personalised problem, and how each objective gets them from its loss.
 
-In the scaled space F(w, β) = Σ_m p_m f_m(s·w, β_m) with weights p_m that sum to one (1/M each in the paper) and a scale s
-(M^(-1/2) in the paper). The constants are those of Assumptions smooth_sc and smooth_summands:
+In the scaled space F(w, β) = Σ_m p_m f_m(s·w, β_m), with weights p_m that sum to one (1/M each in the paper) and a
+scale s (M^(-1/2) in the paper). The constants are those of Assumptions smooth_sc and smooth_summands:
 
 - μ: F is jointly μ-strongly convex;
 - L^w: every f_m is L^w-smooth in the scaled w;
 - L^β: every p_m f_m is L^β-smooth in β_m (with p_m = 1/M: f_m is M L^β-smooth);
 - 𝓛^w, 𝓛^β: the same for the part of a single sample, f_{m,i}.
 
-The printed lemmas hold for p_m = 1/M and s = M^(-1/2), under a condition. Beyond them μ comes from the matrix that their
-proofs start from. Each Hessian of a client's loss is at least μ'_m I, and the blocks of ∇²F are then those of an arrow
-matrix times the identity, ∇²F ⪰ [[a, bᵀ], [b, diag(c)]] ⊗ I, whose smallest eigenvalue is found in O(M).
+The printed lemmas hold for p_m = 1/M and s = M^(-1/2), under a condition. Beyond them μ comes from the matrix that
+their proofs start from. Each Hessian of a client's loss is at least μ'_m I, and the blocks of ∇²F are then those of an
+arrow matrix times the identity, ∇²F ⪰ [[a, bᵀ], [b, diag(c)]] ⊗ I, whose smallest eigenvalue is found in O(M).
 """
 
 from __future__ import annotations
@@ -86,19 +86,19 @@ class LossConstants:
         return float(np.min(self.mu))
 
     @property
-    def L_max(self) -> float:
+    def L_max(self) -> float:  # noqa: N802
         """The largest L' of a client: the L' of the paper's lemmas."""
         return float(np.max(self.L))
 
     @property
-    def calL_max(self) -> float:
+    def calL_max(self) -> float:  # noqa: N802
         """The largest 𝓛' of a client: the 𝓛' of the paper's lemmas."""
         return float(np.max(self.calL))
 
 
 @dataclass(frozen=True)
 class Constants:
-    """μ, L^w, L^β, 𝓛^w, 𝓛^β of F in the scaled space, each with how it was obtained (Assumptions smooth_sc, smooth_summands).
+    """μ, L^w, L^β, 𝓛^w, 𝓛^β of F in the scaled space, each with how it was obtained (Assumptions smooth_sc, _summands).
 
     `how` maps each name to "certified", "local" or "given" (the default); `why` may say in words where it comes from.
     A local estimate may well have 𝓛 < L or μ > L^w + L^β, so no order between the constants is enforced.
@@ -158,7 +158,7 @@ def arrow_smallest_eigenvalue(a: float, b: ArrayLike, c: ArrayLike, *, schur: fl
     so the root is unique, and Newton's method, once right of the root, descends to it; bisection guards the rest.
 
     `schur` is a − Σ b_m²/c_m, for callers who know it without the cancellation. If it is given, every c_m with b_m ≠ 0
-    must be positive, and φ(t) = schur − t − t Σ b_m²/(c_m (c_m − t)) keeps a tiny eigenvalue to full relative precision.
+    must be positive, and φ(t) = schur − t − t Σ b_m²/(c_m (c_m − t)) keeps a tiny eigenvalue to full precision.
     """
     a = float(a)
     b, c = np.broadcast_arrays(np.atleast_1d(np.asarray(b, np.float64)), np.atleast_1d(np.asarray(c, np.float64)))
@@ -182,7 +182,7 @@ def arrow_smallest_eigenvalue(a: float, b: ArrayLike, c: ArrayLike, *, schur: fl
 
 
 def _secular_root(a: float, b2: Array, c: Array, schur: float | None) -> float:
-    """The root of φ below min c; b2 holds b_m², which may underflow to 0 (then φ has no such pole, and no harm is done)."""
+    """The root of φ below min c; b2 holds b_m², which may underflow to 0: then φ lacks that pole, and no harm done."""
 
     def phi(t: float) -> float:
         if schur is None:
@@ -306,7 +306,7 @@ _NONE = {"L": 0.0, "calL": 0.0}
 
 
 def traditional(loss: LossConstants) -> Constants:
-    """Constants of traditional federated learning, F(w) = Σ p_m f'_m(w): μ', L', 0 (eq. traditional; w is not scaled)."""
+    """Constants of traditional federated learning, F(w) = Σ p_m f'_m(w): μ', L', 0 (eq. traditional; w is unscaled)."""
     why = "μ': every client's loss is μ'-strongly convex (the table of constants, traditional FL)"
     return _assemble(loss, loss.mu_min, why, _each(loss, lambda L: L), _NONE, ("max L'", "there is no β"), False)
 
@@ -333,9 +333,9 @@ def mixture(
 ) -> Constants:
     """Constants of the mixture MX2, f_m = f'_m(β_m) + (λ/2)‖s w − β_m‖² (Lemma mixture).
 
-    Paper's setting and μ' ≤ λ/2: μ'/(3M), λ/M, (L'+λ)/M. Otherwise, or with `sharp`, μ is the smallest eigenvalue of the
-    arrow matrix with a = s²λ, b_m = −p_m λ s, c_m = p_m (μ'_m + λ): only the corners of ∇²F depend on the losses. Its
-    Schur complement is a − Σ b_m²/c_m = s² Σ p_m λ μ'_m/(μ'_m + λ).
+    Paper's setting and μ' ≤ λ/2: μ'/(3M), λ/M, (L'+λ)/M. Otherwise, or with `sharp`, μ is the smallest eigenvalue of
+    the arrow matrix with a = s²λ, b_m = −p_m λ s, c_m = p_m (μ'_m + λ): only the blocks of the β_m depend on a loss.
+    Its Schur complement is a − Σ b_m²/c_m = s² Σ p_m λ μ'_m/(μ'_m + λ).
     """
     lam = _parameter("lam", lam)
     M, s, p, paper = _setting(loss, scale, weights, clients)
@@ -398,11 +398,11 @@ def adaptive(
 ) -> Constants:
     """Constants of adaptive APFL2, f_m = Λ f'_m(s w) + f'_m((1−α_m)β_m + α_m s w) (Lemma apfl).
 
-    Paper's setting and Λ ≥ max α_m² + (1−α_m)²/2: μ'(1−α_max)²/(2M), (Λ+α²)L'/M, (1−α)²L'/M; the lemma misses the ½ that
-    its proof has. Otherwise, or with `sharp`, μ is the smallest eigenvalue of the arrow matrix with
-    a = s² Σ p_m μ'_m (Λ + α_m²), b_m = p_m μ'_m α_m (1−α_m) s, c_m = p_m μ'_m (1−α_m)²: the Hessian of f'_m enters through
-    the tensor product with (α_m s, 1−α_m)(α_m s, 1−α_m)ᵀ ⪰ 0, so it may be replaced by μ'_m I. The Schur complement
-    is s² Λ Σ p_m μ'_m.
+    Paper's setting and Λ ≥ max α_m² + (1−α_m)²/2: μ'(1−α_max)²/(2M), (Λ+α²)L'/M, (1−α)²L'/M; the lemma misses the ½
+    that its proof has. Otherwise, or with `sharp`, μ is the smallest eigenvalue of the arrow matrix with
+    a = s² Σ p_m μ'_m (Λ + α_m²), b_m = p_m μ'_m α_m (1−α_m) s, c_m = p_m μ'_m (1−α_m)²: the Hessian of f'_m enters
+    through the tensor product with (α_m s, 1−α_m)(α_m s, 1−α_m)ᵀ ⪰ 0, so it may be replaced by μ'_m I. The Schur
+    complement is s² Λ Σ p_m μ'_m.
     """
     Lambda = _parameter("Lambda", Lambda)
     alpha = np.asarray(alpha, np.float64)

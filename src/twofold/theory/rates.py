@@ -28,7 +28,8 @@ class Prediction:
     """The number of iterations, rounds and gradient evaluations per client after which `criterion` ≤ ε is guaranteed.
 
     A gradient evaluation is one call as in Table 1 of the paper: it touches `rows_per_gradient` rows (all n for ACD, a
-    batch for LSGD, one for the others, whose full gradients at a refresh count as n calls).
+    batch for LSGD, one for the others, whose full gradients at a refresh count as n calls). `eta` is the step size it
+    is for: with noise, LSGD and SCD need a smaller one than `stepsizes` gives.
     """
 
     iterations: float
@@ -39,6 +40,7 @@ class Prediction:
     criterion: str = "F − F*"
     certainty: str = "certified"
     note: str = ""
+    eta: float | None = None
 
 
 def _iterations(contraction: float, initial: float, eps: float) -> float:
@@ -66,7 +68,7 @@ def asvrcd_contraction(hyper: stepsizes.Hyper, mu: float) -> float:
     E‖g − ∇F(x)‖² ≤ 2𝓛 D_F(v, x), F 𝓛-smooth, η = 1/(4𝓛), θ₂ = ½:
 
     1. E F(y⁺) ≤ F(x) − (1/η − 𝓛/2) η² E‖g‖² + 2𝓛η D_F(v, x) = F(x) − ⅞η E‖g‖² + ½ D_F(v, x).
-    2. z⁺ = νz + (1−ν)x − γg, and θ₁(z−x) = θ₂(x−v) + (1−θ₁−θ₂)(x−y); with 1 − ν = γμ, strong convexity cancels ‖x − x*‖²:
+    2. z⁺ = νz + (1−ν)x − γg, and θ₁(z−x) = θ₂(x−v) + (1−θ₁−θ₂)(x−y); strong convexity cancels ‖x − x*‖², as 1 − ν = γμ:
        E‖z⁺−x*‖² ≤ ν‖z−x*‖² − 2γ(F(x)−F*) + γ²E‖g‖²
        − (2γν/θ₁)[(1−θ₁)F(x) − θ₂F(v) − (1−θ₁−θ₂)F(y) + θ₂D_F(v, x)].
     3. Put (1) into (2) with weight A = 2γν/θ₁. D_F(v, x) cancels as θ₂ = ½, and E‖g‖² goes as γ ≤ η/(4θ₁), ν ≥ ½ make
@@ -87,14 +89,16 @@ def initial_error(
     *,
     n: float | None = None,
     tau: int = 1,
+    sigma2: float = 0.0,
     optimal: Literal["w", "beta"] = "w",
     p_w: float | None = None,
     rho: float | None = None,
 ) -> float:
     """The Φ⁰ for `predict(initial=...)`, from the gap F(x⁰) − F* and the squared distance ‖x⁰ − x*‖² (scaled space).
 
-    ACD: gap + (μ/2)‖·‖². ASVRCD: Ψ⁰/A of `asvrcd_contraction`. SVRCD, L2SGD+: ‖·‖² and the error of the memory, which starts
-    at x⁰: at most 2𝓛·gap. SCD: ‖·‖². LSGD: 2‖·‖²/η (Theorem main_result, whose Φ⁰ misses the 2 of the β-part).
+    ACD: gap + (μ/2)‖·‖². ASVRCD: Ψ⁰/A of `asvrcd_contraction`. SVRCD: ‖·‖² + (4η²/ρ)·2𝓛·gap, as its
+    memory starts at x⁰. L2SGD+: ‖·‖² + 4η²σ²/min{p, (1−p)/n}, as its memory starts empty, with sigma2 = σ² = E‖G(x*)‖².
+    SCD: ‖·‖². LSGD: 2‖·‖²/η (Theorem main_result, whose Φ⁰ misses the 2 of the β-part).
     """
     if method == "acd":
         return gap + c.mu / 2 * distance2
@@ -114,8 +118,7 @@ def initial_error(
         return distance2 + 4 * hyper["eta"] ** 2 / hyper["rho"] * 2 * smoothness * gap
     if method == "l2sgd_plus":
         hyper = stepsizes.l2sgd_plus(c, p_w)
-        smoothness = stepsizes.expected_smoothness(c, hyper["p"]) / 2
-        return distance2 + 4 * hyper["eta"] ** 2 / _l2_memory(hyper["p"], rows) * 2 * smoothness * gap
+        return distance2 + 4 * hyper["eta"] ** 2 / _l2_memory(hyper["p"], rows) * sigma2
     raise ValueError(f"There is no guarantee for {method!r}, hence no initial error; choose from {', '.join(METHODS)}.")
 
 
@@ -148,9 +151,9 @@ def predict(
 ) -> Prediction:
     """Iterations, rounds and gradients that suffice for an error of ε, with the step sizes of `stepsizes` (Table 1).
 
-    `initial` is the method's own initial error Φ⁰ (see `initial_error`); with the default 1, ε is relative to it. `n` is the
-    rows per client: the mean, but the largest for L2SGD+, whose memory is as slow as its largest client. Rounds are
-    iterations times the probability of communicating:
+    `initial` is the method's own initial error Φ⁰ (see `initial_error`); with the default 1, ε is relative to it. `n`
+    is the rows per client: the mean, but the largest for L2SGD+, whose memory is as slow as its largest client. Rounds
+    are iterations times the probability of communicating:
 
     - acd: E[F−F*] ≤ (1−θ)^k Φ⁰; rounds and ∇_w with probability p_w, ∇_β with p_β. Order √(L^w/μ), √(L^β/μ).
     - asvrcd: `asvrcd_contraction`; rounds with 1 − (1−p_w)(1−ρ); 2p_w + ρn calls of ∇_w, 2p_β + ρn of ∇_β.
@@ -159,8 +162,8 @@ def predict(
       E‖G(x*)‖², and each call uses one row.
     - l2sgd_plus: max{1−ημ, 1−min{p, (1−p)/n}/2}; a round with probability p (when it averages).
     - lsgd: (1−ημ)^K Φ⁰ + ηΨ⁰ with Ψ⁰ = 4σ²/(BM) + 8L^w η e(τ−1)τ(3ζ² + σ²/B), and η as large as leaves half of ε to
-      each part (`initial` is Φ⁰ at the largest η); Φ⁰/K instead for μ = 0 (Theorem main_result, with the 4 that Theorem 2.1 of Gorbunov et al. gives where
-      the paper has 2). `sigma2` and `zeta2` are σ² and ζ*², `batch` is B. Rounds are iterations/τ.
+      each part (`initial` is Φ⁰ at the largest η); Φ⁰/K instead for μ = 0. This is Theorem main_result, with the 4 that
+      its proof gives where the paper has 2. `sigma2` and `zeta2` are σ² and ζ*², `batch` is B. Rounds are iterations/τ.
     - ascd, pfedme: no guarantee is known, everything is NaN.
     """
     _check(eps, initial)
@@ -175,19 +178,22 @@ def predict(
     if method == "acd":
         hyper = stepsizes.acd(c)
         k, p = _iterations(1 - hyper["theta"], initial, eps), hyper["p_w"]
-        return Prediction(k, k * p, k * p, k * (1 - p), rows_per_gradient=1.0 if n is None else float(n))
+        rows = 1.0 if n is None else float(n)
+        return Prediction(k, k * p, k * p, k * (1 - p), rows_per_gradient=rows, eta=hyper["eta"])
     if method == "scd":
         hyper = stepsizes.scd(c, p_w)
         eta = hyper["eta"] if sigma2 == 0 else min(hyper["eta"], eps * c.mu / (4 * sigma2))
         k = _iterations(1 - eta * c.mu, initial, eps if sigma2 == 0 else eps / 2)
         p = hyper["p_w"]
-        return Prediction(k, k * p, k * p, k * (1 - p), criterion="‖x − x*‖²")
+        return Prediction(k, k * p, k * p, k * (1 - p), criterion="‖x − x*‖²", eta=eta)
     rows = _rows(method, n)
     if method == "l2sgd_plus":
         hyper = stepsizes.l2sgd_plus(c, p_w)
         p = hyper["p"]
         k = _iterations(max(1 - hyper["eta"] * c.mu, 1 - _l2_memory(p, rows) / 2), initial, eps)
-        return Prediction(k, k * p, 0.0, k * (1 - p), criterion="‖β − β*‖²", note="It never evaluates ∇_w.")
+        return Prediction(
+            k, k * p, 0.0, k * (1 - p), criterion="‖β − β*‖²", note="It never evaluates ∇_w.", eta=hyper["eta"]
+        )
     if method == "svrcd":
         hyper = stepsizes.svrcd(c, rows, optimal, p_w, rho)
         k = _iterations(max(1 - hyper["eta"] * c.mu, 1 - hyper["rho"] / 2), initial, eps)
@@ -201,7 +207,7 @@ def predict(
     talks = 1 - (1 - p) * (1 - refresh)
     w = (0.0, 0.0) if c.calL_w == 0 else (talks, 2 * p + full)  # without a w there is nothing to send
     beta = 0.0 if c.calL_beta == 0 else 2 * (1 - p) + full
-    return Prediction(k, k * w[0], k * w[1], k * beta, criterion=criterion)
+    return Prediction(k, k * w[0], k * w[1], k * beta, criterion=criterion, eta=hyper["eta"])
 
 
 def _nothing(note: str, value: float = math.nan) -> Prediction:
@@ -232,6 +238,7 @@ def _predict_lsgd(
         0.0 if c.L_beta == 0 else k,
         rows_per_gradient=float(batch),
         certainty="theorem",
+        eta=eta,
     )
 
 
@@ -264,16 +271,16 @@ def lower_bounds(c: Constants, n: float = 1, eps: float = 1e-6) -> LowerBounds:
 
 
 def chain_rounds(kappa: float, eps: float) -> float:
-    """Rounds that every method needs on the chain: log(1/ε)/(2 log((√κ+1)/(√κ−1))), for ‖w − w*‖² ≤ ε‖w*‖² (eq. lb_standard).
+    """Rounds that any method needs on the chain for ‖w − w*‖² ≤ ε‖w*‖²: log(1/ε)/(2 log((√κ+1)/(√κ−1))) (lb_standard).
 
     The chain is ½wᵀAw − w_1 with A tridiagonal, 2 + c on the diagonal and −1 beside it, κ = (4+c)/c = L^w/μ. One client
     holds w_1 and every second edge, the other one the edges between, the first among them. From w = 0 the shared model
-    gains one coordinate per round at most, and w*_i is q^i with q = (√κ−1)/(√κ+1); hence ‖w^k − w*‖² ≥ q^{2k}‖w*‖². This
-    is exact in infinitely many dimensions; in d dimensions it holds for k ≪ d.
+    gains one coordinate per round at most, and w*_i is q^i with q = (√κ−1)/(√κ+1); hence ‖w^k − w*‖² ≥ q^{2k}‖w*‖².
+    This is exact in infinitely many dimensions; in d dimensions it holds for k ≪ d.
     """
     if kappa < 1:
         raise ValueError(f"A condition number is at least 1, got {kappa=}.")
-    if not 0 < eps:
+    if not eps > 0:
         raise ValueError(f"The accuracy must be positive, got {eps=}.")
     if kappa == 1 or eps >= 1:
         return 0.0
@@ -323,7 +330,10 @@ def table1(
     M: int = 1,
     initial: float = 1.0,
 ) -> Table:
-    """Table 1 of the paper for given constants: what each method needs to reach ε, above the lower bounds of Theorem lb."""
+    """Table 1 of the paper for given constants: what each method needs to reach ε, and the lower bounds of Theorem lb.
+
+    The arguments are those of `predict`, where `sigma2` means E‖G(x*)‖² for SCD and σ² for LSGD.
+    """
     rows: dict[str, tuple[Any, ...]] = {}
     for method in methods:
         p = predict(method, c, eps, n=n, tau=tau, batch=batch, sigma2=sigma2, zeta2=zeta2, M=M, initial=initial)

@@ -1,13 +1,13 @@
 """Hyper-parameters of every method from the constants of the problem: nobody has to tune a convex problem.
 
-Each function returns a dict with one entry per hyper-parameter and an entry "note": a sentence for the user where theory
-had to be stretched (an accelerated method on a problem with μ = 0), None otherwise.
+Each function returns a dict with one entry per hyper-parameter and an entry "note": a sentence for the user where
+theory had to be stretched (an accelerated method on a problem with μ = 0), None otherwise.
 
 `n` is the number of rows per client. Clients may have unequal numbers; ρ then uses their mean, as it only balances the
 rows that a refresh costs on average (ρ·mean) against those of the ordinary steps, and no guarantee depends on it.
 
-The stochastic methods share one estimator: with probability p_w the w-block of ∇F_J divided by p_w, otherwise the β-block
-divided by p_β = 1 − p_w, where F_J takes one random row of each client, together or independently. It satisfies
+The stochastic methods share one estimator: with probability p_w the w-block of ∇F_J divided by p_w, otherwise the
+β-block divided by p_β = 1 − p_w, where F_J takes one random row of each client, together or independently. It satisfies
 E‖G(x) − G(x')‖² ≤ 2𝓛 D_F(x, x') with 𝓛 = 2 max{𝓛^w/p_w, 𝓛^β/p_β} (Lemma asvrcd-smooth-const, where one 𝓛^β is
 misprinted as L^β), and by symmetry the same with D_F(x', x). The factor 2 is attained by f = ½(w + β)².
 """
@@ -36,8 +36,8 @@ def usable_mu(c: Constants, L: float) -> tuple[float, str | None]:
         return c.mu, None
     mu = PSEUDO_CONDITION * L
     note = (
-        f"No strong convexity is known (μ = 0), so momentum is set as for a condition number of {1 / PSEUDO_CONDITION:.0f} "
-        f"(μ = {mu:.3g}); add a ridge, or give mu, for a guaranteed rate."
+        "No strong convexity is known (μ = 0), so momentum is set as for a condition number of "
+        f"{1 / PSEUDO_CONDITION:.0f} (μ = {mu:.3g}); add a ridge, or give mu, for a guaranteed rate."
     )
     return mu, note
 
@@ -143,8 +143,8 @@ def asvrcd(
 ) -> Hyper:
     """ASVRCD: η = 1/(4𝓛), θ₂ = ½, θ₁ = min{½, √(ημ max{½, θ₂/ρ})}, γ = 1/max{2μ, 4θ₁/η}, ν = 1 − γμ (Theorem e1).
 
-    The rate is proved in `rates.asvrcd_contraction`. Where theory asks too much of n, `rho` and `p_w` may be set by hand:
-    ρ = p_w costs n rows per refresh but brings the rounds down to the order of √(𝓛^w/μ).
+    The rate is proved in `rates.asvrcd_contraction`, for any `p_w` and `rho`. With ρ = p_w a refresh costs its n rows
+    as often as w moves, but the rounds come down from the order of n + √(n𝓛^w/μ) to that of 1 + √(𝓛^w/μ).
     """
     p_w = w_probability(c, p_w)
     rho = refresh_probability(p_w, n, optimal, rho)
@@ -230,31 +230,33 @@ def l2sgd_plus(
 ) -> Hyper:
     """L2SGD+: probability of averaging p = p_w of ASVRCD, η = 1/(6 max{𝓛^w/p, 𝓛^β/(1−p)}) (Hanzely & Richtárik 2020).
 
-    The method works on β alone, F = f + ψ with f = Σ p_m f'_m(β_m) and ψ the penalty (λ/2) Σ p_m ‖β_m − β̄‖², and steps on
-    ψ with probability p. With the best p this is η = 1/(3𝓛) for ASVRCD's 𝓛; rule="paper" gives ASVRCD's 1/(4𝓛), as the
-    paper ran it, which the proof covers. For weights other than 1/M, pass `penalty` = λ max p_m, the smoothness of ψ
-    (𝓛^w = λ/M by default).
+    The method works on β alone, F = f + ψ with f = Σ p_m f'_m(β_m) and the penalty ψ = (λ/2) Σ p_m ‖β_m − mean‖², and
+    steps on ψ with probability p. With the best p this is η = 1/(3𝓛) for ASVRCD's 𝓛; rule="paper" gives ASVRCD's
+    1/(4𝓛), as the paper ran it, which the proof covers.
+
+    `penalty` is the smoothness λ max p_m of ψ, and takes the place of 𝓛^w, here and in p. The default, 𝓛^w = λ/M, is
+    right for equal weights only: if one client has more than 12/M of the weight, it makes the step on ψ overshoot.
 
     The proof is that of SVRCD with two memories. E‖G(x) − G(x*)‖² ≤ 2𝓛_f D_f + 2𝓛_ψ D_ψ with 𝓛_f = 𝓛'/(M(1−p)) and
-    𝓛_ψ = λ/(Mp): no factor 2, as the parts do not share a Hessian. A row's memory is renewed with r_f = (1−p)/n, that of
+    𝓛_ψ = λ/(Mp): no factor 2, as f and ψ add up to F. A row's memory is renewed with r_f = (1−p)/n, that of
     the penalty with r_ψ = p. Weigh the errors σ_f², σ_ψ² of the memories by 4η²/r_f and 4η²/r_ψ; then the D-terms are
     −2ηD + 12η²(𝓛_f D_f + 𝓛_ψ D_ψ) ≤ 0 for η ≤ 1/(6 max{𝓛_f, 𝓛_ψ}), and everything contracts by
     max{1−ημ, 1−r_f/2, 1−r_ψ/2}. One weight for both memories would not do.
     """
-    p = w_probability(c, p_w)
-    of_penalty = c.calL_w if penalty is None else float(penalty)
-    parts = [L / q for L, q in ((of_penalty, p), (c.calL_beta, 1 - p)) if L > 0 and q > 0]
     if rule not in ("derived", "paper"):
         raise ValueError(f'rule must be "derived" or "paper", got {rule=}.')
-    eta = 1 / ((6 if rule == "derived" else 8) * max(parts))
+    if penalty is not None:
+        c = c.replace(calL_w=penalty)
+    p = w_probability(c, p_w)
+    eta = 1 / ((3 if rule == "derived" else 4) * expected_smoothness(c, p))
     return {"p": p, "eta": eta, "note": None}
 
 
 def pfedme(lam: float, loss: LossConstants, local_rounds: int) -> Hyper:
     """pFedMe: η = 1/(λR) for the R local rounds, and 1/(𝓛' + λ) for the steps of the inner problem (Dinh et al. 2020).
 
-    The Moreau envelope that a client's local rounds descend is λ-smooth, so R steps of 1/(λR) move w at most as far as one
-    full step; the inner problem f'(θ) + (λ/2)‖θ − w‖² is (𝓛' + λ)-smooth on any mini-batch.
+    The Moreau envelope that a client's local rounds descend is λ-smooth, so R steps of 1/(λR) move w at most as far as
+    one full step; the inner problem f'(θ) + (λ/2)‖θ − w‖² is (𝓛' + λ)-smooth on any mini-batch.
     """
     if not lam > 0:
         raise ValueError(f"pFedMe needs a penalty λ > 0, got {lam=}.")
@@ -270,8 +272,8 @@ def pfedme(lam: float, loss: LossConstants, local_rounds: int) -> Hyper:
 class PLSchedule:
     """The decreasing step η_k = 1/(μ(k + βτ + 1)) of Theorem PLNonConvex, k counting local steps.
 
-    The theorem's (K + βτ)^-3 does not hold for this step: its proof needs (k+b−1)(k+b)² ≤ (k+b−1)³, which is the wrong way
-    round, and on f = (μ/2)x² without noise the gap falls only as (βτ/(K+βτ))². What the proof's recursion
+    The theorem's (K + βτ)^-3 does not hold for this step: its proof needs (k+b−1)(k+b)² ≤ (k+b−1)³, which is the wrong
+    way round, and on f = (μ/2)x² without noise the gap falls only as (βτ/(K+βτ))². What the proof's recursion
     a_{k+1} ≤ (1 − μη_k) a_k + c_k does give is a_K ≤ (βτ a_0 + Σ (k+βτ+1) c_k)/(K + βτ): O(log K/K) with noise.
     """
 

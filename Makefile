@@ -1,0 +1,53 @@
+# Everything runs in .venv, which is made on first use and renewed when pyproject.toml changes.
+#
+#   make demo     install twofold and show what it does
+#   make test     run every test                  make test ARGS="-k ledger -x"
+#   make lint     ruff, pyright, import contracts
+#   make format   let ruff mend what it can
+#   make bench    speed and scale
+#   make clean    remove .venv and all caches
+
+PYTHON ?= python3
+VENV ?= .venv
+WORKERS ?= auto
+ARGS ?=
+
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+demo: $(VENV)/.core
+	@$(BIN)/twofold demo $(ARGS)
+
+test: $(VENV)/.dev
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist worksteal $(ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports --no-cache
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.bench
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+clean:
+	rm -rf $(VENV) .jax_cache .hypothesis .pytest_cache .ruff_cache .import_linter_cache dist build
+
+# One stamp for each set of extras. `python -m venv` on a folder that exists mends it and keeps what is installed.
+$(VENV)/.core: EXTRAS :=
+$(VENV)/.dev: EXTRAS := [dev]
+$(VENV)/.bench: EXTRAS := [bench]
+$(VENV)/.core $(VENV)/.dev $(VENV)/.bench: pyproject.toml
+	@echo "Installing twofold$(EXTRAS) into $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.$(EXTRAS)'
+	@touch $@ $(VENV)/.core

@@ -1,0 +1,78 @@
+"""Strict numerics for every test: float64, no silent rank promotion, warnings are errors (pyproject.toml)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+# Before JAX and NumPy are imported, and for the processes that tests start.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("MPLBACKEND", "Agg")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # One thread a worker: XLA's pool (NPROC) waits without spinning, but OpenBLAS's and OpenMP's threads do spin.
+    for variable in ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")
+
+import jax
+import pytest
+from hypothesis import HealthCheck, settings
+
+jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])  # a plugin may have imported JAX before us
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+# Compiled programs are kept between runs and shared by the workers. A half-written entry only costs a compilation, with
+# a warning that pyproject.toml lets pass.
+jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".jax_cache"))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+settings.register_profile(
+    "twofold",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    max_examples=25,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("thorough", settings.get_profile("twofold"), derandomize=False, max_examples=500)
+settings.load_profile("twofold")  # pytest --hypothesis-profile=thorough wins over this
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Bytes are named by their length: a gzip file holds the time it was made, and workers must agree on all names."""
+    return f"{len(val)} bytes" if isinstance(val, bytes) else None
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder of real data files, TWOFOLD_DATA; without it the test is skipped."""
+    folder = os.environ.get("TWOFOLD_DATA", "")
+    if not (folder and Path(folder).is_dir()):
+        pytest.skip("TWOFOLD_DATA does not name a folder of real data")
+    return Path(folder)
+
+
+@pytest.fixture
+def fresh_python() -> Callable[..., str]:
+    """Run a piece of code in a new interpreter, on as many CPU devices as asked for; what it printed comes back.
+
+    Anything with several devices belongs in here: XLA's CPU collectives deadlock when programs queue up while the
+    thread pool is smaller than twice the number of devices (seen with JAX 0.10.2, 4 devices, pools of 2 to 6 threads).
+    """
+
+    def run(code: str, devices: int = 1, timeout: float = 300.0) -> str:
+        env = os.environ | {"JAX_NUM_CPU_DEVICES": str(devices), "NPROC": str(2 * devices)}
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", code],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
