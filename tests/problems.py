@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import jax
@@ -104,55 +104,89 @@ def maml(loss: str) -> Problem:
 # --- what theory has to know of a problem -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Facts:
-    """A problem's constants, and its start measured from the optimum, in the scaled space."""
+    """A problem of one stage, its constants, and its start measured from the optimum, in the scaled space."""
 
     problem: Problem
-    c: Constants
-    rows: float
-    most_rows: float
-    gap: float
-    distance2: float
-    best: float
+
+    @cached_property
+    def c(self) -> Constants:
+        """Its constants."""
+        return self.problem.constants()
+
+    @cached_property
+    def optimum(self) -> tuple:
+        """The minimiser (w, β)."""
+        return self.problem.optimum()[:2]
+
+    @cached_property
+    def best(self) -> float:
+        """F*."""
+        return self.problem.optimum().value
+
+    @cached_property
+    def gap(self) -> float:
+        """F(x⁰) − F*."""
+        return self.gap_at(*self.problem.start)
+
+    @cached_property
+    def distance2(self) -> float:
+        """‖x⁰ − x*‖²."""
+        return self.distance2_at(*self.problem.start)
+
+    def gap_at(self, w: Any, beta: Any) -> float:
+        """F − F* at a real point."""
+        return float(self.problem.value(w, beta)) - self.best
+
+    def distance2_at(self, w: Any, beta: Any) -> float:
+        """‖x − x*‖² of a real point, in the scaled space."""
+        of_w, of_beta = (_squared_distance(a, b) for a, b in zip((w, beta), self.optimum, strict=True))
+        return of_w / self.problem.scale**2 + of_beta
 
     @property
     def smoothness(self) -> float:
-        """A bound on the largest eigenvalue of the whole ∇²F: that of a positive matrix is at most the sum over its blocks."""
+        """A bound on the largest eigenvalue of the whole ∇²F: for a positive matrix, the sum over its diagonal blocks."""
         return self.c.L_w + self.c.L_beta
 
     def distance_for(self, gap: float) -> float:
         """The ‖x − x*‖² that implies F − F* ≤ gap."""
         return 2 * gap / self.smoothness
 
+    @property
+    def rows(self) -> float:
+        """Rows per client, on average."""
+        return float(np.mean(self.problem.clients.counts))
 
-def facts(problem: Problem) -> Facts:
-    """The facts of a problem with one stage."""
-    known = _FACTS.get(id(problem))
-    if known is None or known.problem is not problem:
-        optimum, counts = problem.optimum(), problem.clients.counts
-        known = _FACTS[id(problem)] = Facts(
-            problem=problem,
-            c=problem.constants(),
-            rows=float(np.mean(counts)),
-            most_rows=float(np.max(counts)),
-            gap=float(problem.value(*problem.start)) - optimum.value,
-            distance2=distance2(problem, problem.start, optimum[:2]),
-            best=optimum.value,
-        )
-    return known
+    @property
+    def most_rows(self) -> float:
+        """Rows of the largest client."""
+        return float(np.max(self.problem.clients.counts))
+
+    @cached_property
+    def noise(self) -> Spread:
+        """The spread of gradients at the optimum."""
+        return spread(self.problem, self.optimum)
+
+    @cached_property
+    def noise_at_start(self) -> Spread:
+        """The spread of gradients at the start."""
+        return spread(self.problem, self.problem.start)
 
 
-_FACTS: dict[int, Facts] = {}
+@cache
+def facts(objective: str, loss: str) -> tuple[Facts, ...]:
+    """The facts of a problem of the list, stage by stage; a second stage is that around the true first optimum."""
+    whole = problem(objective, loss)
+    if objective not in TWO_STAGES:
+        return (Facts(whole),)
+    first = Facts(Problem(whole.objective.first(), whole.clients))
+    return first, Facts(Problem(whole.objective.second(first.optimum[0]), whole.clients))
 
 
-def distance2(problem: Problem, a: tuple, b: tuple) -> float:
-    """‖a − b‖² of two real points (w, β), measured in the scaled space."""
-    of_w, of_beta = (
-        sum(float(np.sum((np.asarray(x) - np.asarray(y)) ** 2)) for x, y in zip(*map(jax.tree.leaves, pair), strict=True))
-        for pair in zip(a, b, strict=True)
-    )
-    return of_w / problem.scale**2 + of_beta
+def _squared_distance(a: Any, b: Any) -> float:
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return sum(float(np.sum((np.asarray(x) - np.asarray(y)) ** 2)) for x, y in pairs)
 
 
 @dataclass(frozen=True)
@@ -160,32 +194,40 @@ class Spread:
     """How the gradients of single rows and of single clients spread at a real point, in the scaled space."""
 
     of_w: np.ndarray
-    """E‖∇_w f_{m,j} − ∇_w f_m‖² of each client."""
+    """E‖∇_w f_{m,j} − ∇_w f_m‖² of each client m."""
     of_beta: np.ndarray
-    """E‖∇_β f_{m,j} − ∇_β f_m‖² of each client, without the weight p_m."""
+    """E‖∇_β f_{m,j} − ∇_β f_m‖² of each client m, without the weight p_m."""
     heterogeneity: float
     """ζ² = 1/M Σ ‖∇_w f_m‖²."""
 
 
 def spread(problem: Problem, at: tuple) -> Spread:
-    """The variance of the clients' row gradients and of the client gradients, from every row there is."""
-    w = jax.tree.map(lambda leaf: jnp.asarray(leaf) / problem.scale, at[0])
-    of_w, of_beta, clients_w = [], [], []
-    for m in range(problem.M):
-        oracle = Oracle(problem.objective, problem.scale, problem.member(m))
-        beta = jax.tree.map(lambda leaf, m=m: jnp.asarray(leaf)[m], at[1])
-
-        def one(j: jax.Array, oracle: Oracle = oracle, beta: Any = beta) -> Any:
-            return oracle.gradients(w, beta, Sample(j[None], jnp.ones((1,))))
-
-        rows_w, rows_beta = jax.vmap(one)(jnp.arange(oracle.capacity))
-        flat_w, flat_beta = (_flat(rows, oracle.capacity) for rows in (rows_w, rows_beta))
-        of_w.append(np.sum(np.var(flat_w, axis=0)))
-        of_beta.append(np.sum(np.var(flat_beta, axis=0)) / float(oracle.weight) ** 2)
-        clients_w.append(np.sum(np.mean(flat_w, axis=0) ** 2))
-    return Spread(np.array(of_w), np.array(of_beta), float(np.mean(clients_w)))
+    """The variance of the row gradients and of the client gradients at a real point, from every row there is."""
+    w, beta = jax.tree.map(jnp.asarray, at)
+    (stack,) = problem.stacks
+    of_w, of_beta, clients_w = _spread(problem.objective, problem.scale, stack, w, beta)
+    return Spread(np.asarray(of_w), np.asarray(of_beta), float(np.mean(clients_w)))
 
 
-def _flat(rows: Any, count: int) -> np.ndarray:
-    leaves = [np.asarray(leaf).reshape(count, -1) for leaf in jax.tree.leaves(rows)]
-    return np.concatenate(leaves, axis=1) if leaves else np.zeros((count, 0))
+@jax.jit
+def _spread(objective: Any, scale: Any, stack: Any, w: Any, beta: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    w = jax.tree.map(lambda leaf: leaf / scale, w)
+
+    def client(member: Any, beta: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+        oracle = Oracle(objective, scale, member)
+        rows = jnp.arange(oracle.capacity)
+        of_w, of_beta = jax.vmap(lambda j: oracle.gradients(w, beta, Sample(j[None], jnp.ones((1,)))))(rows)
+        share = (rows < member.count) / member.count
+        (var_w, mean_w), (var_beta, _) = (_variance(share, jax.tree.leaves(of)) for of in (of_w, of_beta))
+        return var_w, var_beta / member.weight**2, mean_w
+
+    return jax.vmap(client)(stack, beta)
+
+
+def _variance(share: jax.Array, leaves: list) -> tuple[jax.Array, jax.Array]:
+    """E‖g − Eg‖² and ‖Eg‖² of a gradient of several leaves, with the share of each row."""
+    if not leaves:
+        return jnp.zeros(()), jnp.zeros(())
+    flat = jnp.concatenate([leaf.reshape(len(share), -1) for leaf in leaves], axis=1)
+    mean = share @ flat
+    return share @ jnp.sum((flat - mean[None]) ** 2, axis=1), jnp.sum(mean**2)

@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from twofold.clients import ClientError, Clients
     from twofold.problem import Problem
     from twofold.result import History, Ledger, Result, Results
-    from twofold.solve import TheoryWarning, solve
+    from twofold.solver import TheoryWarning, solve
 
 _HOMES = {
     "Clients": "clients",
     "ClientError": "clients",
     "Problem": "problem",
-    "solve": "solve",
-    "TheoryWarning": "solve",
+    "solve": "solver",
+    "TheoryWarning": "solver",
     "Result": "result",
     "Results": "result",
     "History": "result",

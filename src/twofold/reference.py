@@ -28,8 +28,11 @@ DENSE = 1200
 """Up to this many parameters per client (w and β_m together) the Newton blocks are formed."""
 
 
-FAR = 1e-3
-"""A step of this size, relative to the point, is no step of a method that is about to arrive."""
+NEAR = 1e-6
+"""The last leg of a search begins where the gradient has fallen to this fraction of the first one."""
+
+FARTHEST = 1e8
+"""An entry of this size is on its way to infinity."""
 
 
 class NotConvexError(ValueError):
@@ -134,8 +137,7 @@ def _newton(blocks: _Blocks, most: int = 200) -> tuple[np.ndarray, np.ndarray]:
     value, of_w, of_beta = blocks.value_and_gradient(w, beta)
     first = blocks.norm(of_w, of_beta)
     best = (first, w, beta)
-    idle = halvings = 0
-    far = False
+    middle, idle = None, 0
     for _ in range(most):
         dw, db = _newton_step(*blocks.hessians(w, beta), of_w, of_beta)
         slope = float(of_w @ dw + np.sum(of_beta * db))
@@ -150,22 +152,19 @@ def _newton(blocks: _Blocks, most: int = 200) -> tuple[np.ndarray, np.ndarray]:
             step /= 2
         if not accepted:
             break
-        moved, before = max(_largest(trial[0] - w), _largest(trial[1] - beta)), value
+        before = value
         (w, beta), (value, of_w, of_beta) = trial, new
         if not np.isfinite(value):
             raise NotConvexError("Newton left the domain of the objective: its value is not finite.")
         norm = blocks.norm(of_w, of_beta)
-        if norm < 0.5 * best[0]:
-            # Near a minimiser the steps shrink with the gradient; on the way to infinity only the gradient does.
-            halvings, far = halvings + 1, moved > FAR * max(1.0, _largest(w), _largest(beta))
-            idle = 0
-        elif value > before - 1e-12 * (1 + abs(before)):
-            idle += 1
+        idle = 0 if norm < 0.5 * best[0] or value < before - 1e-12 * (1 + abs(before)) else idle + 1
         if norm < best[0]:
             best = (norm, w, beta)
+        if middle is None and norm <= NEAR * first:
+            middle = (w, beta)
         if norm == 0 or idle >= 3:
             break
-    _check(best, first, value, runs_off=far and halvings >= 10)
+    _check(blocks, first, best[1:] if middle is None else middle, *best)
     return best[1], best[2]
 
 
@@ -176,22 +175,26 @@ def _largest(values: np.ndarray) -> float:
 def _newton_step(ww: Any, wb: Any, bb: Any, of_w: Any, of_beta: Any) -> tuple[np.ndarray, np.ndarray]:
     """−H⁻¹∇F for the arrow-shaped Hessian: eliminate each β_m, solve the Schur complement in w, substitute back."""
     right = np.concatenate([of_beta[:, :, None], np.swapaxes(wb, 1, 2)], axis=2)  # (M, b, 1 + a)
-    solved = np.stack([_solve(block, r) for block, r in zip(bb, right, strict=True)]) if bb.shape[1] else right
+    solved = np.stack([_solve(*pair, _largest(pair[0])) for pair in zip(bb, right, strict=True)]) if bb.shape[1] else right
     schur = ww - np.einsum("mab,mbc->ac", wb, solved[:, :, 1:])
     reduced = of_w - np.einsum("mab,mb->a", wb, solved[:, :, 0])
-    dw = -_solve(schur, reduced[:, None])[:, 0] if len(reduced) else reduced
+    dw = -_solve(schur, reduced[:, None], _largest(ww))[:, 0] if len(reduced) else reduced
     db = -(solved[:, :, 0] + np.einsum("mba,a->mb", solved[:, :, 1:], dw))
     return dw, db
 
 
-def _solve(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Solve a symmetric system; where it is singular (a flat direction of a convex problem), the least-norm solution."""
+def _solve(matrix: np.ndarray, right: np.ndarray, size: float) -> np.ndarray:
+    """Solve a symmetric system; where it is singular (a flat direction of a convex problem), the least-norm solution.
+
+    `size` is that of the entries from which the matrix was computed: anything far below it is rounding.
+    """
     with contextlib.suppress(scipy.linalg.LinAlgError):
-        return scipy.linalg.cho_solve(scipy.linalg.cho_factor(matrix), right)
+        factor = scipy.linalg.cho_factor(matrix)
+        if np.min(np.diag(factor[0])) ** 2 > 1e-13 * size:
+            return scipy.linalg.cho_solve(factor, right)
     values, vectors = scipy.linalg.eigh((matrix + matrix.T) / 2)
-    top = max(float(np.max(np.abs(values))), np.finfo(float).tiny)
-    _check_sign(float(values[0]), top)
-    keep = values > 1e-12 * top
+    _check_sign(float(values[0]), size)
+    keep = values > 1e-13 * size
     return vectors[:, keep] @ ((vectors[:, keep].T @ right) / values[keep, None])
 
 
@@ -210,23 +213,23 @@ def _lbfgs(blocks: _Blocks) -> tuple[np.ndarray, np.ndarray]:
         of_w, of_beta = blocks.hessian_times(*unpack(v), *unpack(d))
         return np.concatenate([s * of_w, of_beta.ravel()])
 
-    v = start = np.concatenate([blocks.w0 / s, blocks.beta0.ravel()])
-    _check_curvature(lambda d: product(start, d), v.size)
-    options = {"maxiter": 20_000, "maxfun": 40_000, "maxcor": 30, "ftol": 0.0, "gtol": 1e-13}
-    v = scipy.optimize.minimize(function, v, jac=True, method="L-BFGS-B", options=options).x
+    v = np.concatenate([blocks.w0 / s, blocks.beta0.ravel()])
+    _check_curvature(lambda d, at=v: product(at, d), v.size)
+    options = {"maxiter": 20_000, "maxfun": 40_000, "maxcor": 30, "ftol": 0.0}
+    first = function(v)[1]
+    for tolerance in (NEAR * _largest(first), 1e-13):
+        middle, options["gtol"] = v, tolerance
+        v = scipy.optimize.minimize(function, v, jac=True, method="L-BFGS-B", options=options).x
     norm = float(np.linalg.norm(function(v)[1]))
-    halvings, far = 0, False
-    for _ in range(30):  # Newton steps with conjugate gradients: quadratic convergence for the last digits
+    for _ in range(30 if _largest(v) < FARTHEST else 0):  # Newton-CG: quadratic convergence for the last digits
         _, gradient = function(v)
-        operator = scipy.sparse.linalg.LinearOperator((v.size, v.size), matvec=lambda d, at=v: product(at, d))
+        operator = scipy.sparse.linalg.LinearOperator((v.size, v.size), matvec=lambda d, at=v: product(at, d), dtype=float)
         step, _ = scipy.sparse.linalg.cg(operator, -gradient, rtol=1e-6, maxiter=500)
         new = float(np.linalg.norm(function(v + step)[1]))
-        if not new < 0.5 * norm:
+        if not new < 0.9 * norm:
             break
         v, norm = v + step, new
-        halvings, far = halvings + 1, _largest(step) > FAR * max(1.0, _largest(v))
-    value, gradient = function(start)
-    _check((norm, *unpack(v)), float(np.linalg.norm(gradient)), value, runs_off=far and halvings >= 4)
+    _check(blocks, float(np.linalg.norm(first)), unpack(middle), norm, *unpack(v))
     return unpack(v)
 
 
@@ -235,7 +238,7 @@ def _check_curvature(product: Callable[[np.ndarray], np.ndarray], size: int) -> 
     operator = scipy.sparse.linalg.LinearOperator((size, size), matvec=product, dtype=np.float64)
     try:
         ends = scipy.sparse.linalg.eigsh(operator, k=2, which="BE", tol=0.1, maxiter=10, return_eigenvectors=False)
-    except scipy.sparse.linalg.ArpackNoConvergence:  # a smallest eigenvalue that is nearly 0 takes for ever to pin down
+    except scipy.sparse.linalg.ArpackError:  # an eigenvalue that is nearly 0 takes for ever to pin down
         return
     _check_sign(float(np.min(ends)), float(np.max(np.abs(ends))))
 
@@ -247,16 +250,20 @@ def _check_sign(smallest: float, top: float) -> None:
         )
 
 
-def _check(best: tuple, first: float, value: float, *, runs_off: bool) -> None:
-    """Refuse to call a point the minimiser when the search went on and on, or stopped short."""
-    norm, w, beta = best
+def _check(blocks: _Blocks, first: float, middle: Any, norm: float, w: np.ndarray, beta: np.ndarray) -> None:
+    """Refuse to call a point the minimiser where the search would go on for ever, or stopped short."""
     largest = max(_largest(w), _largest(beta))
-    if runs_off or not np.isfinite(norm) or largest > 1e8:
+    leg = (w - middle[0], beta - middle[1])
+    far = max(1.0, largest) / max(_largest(leg[0]), _largest(leg[1]), np.finfo(float).tiny)
+    back, value, ahead = (blocks.value_and_gradient(w + t * leg[0], beta + t * leg[1])[0] for t in (-far, 0.0, far))
+    # To go on as the last leg did, as far as the point is large, costs nothing, but to go back does: no end is in sight.
+    unending = ahead <= value + 1e-9 * (1 + abs(value)) and back > value + 1e-5 * (1 + abs(value))
+    if (norm > 0 and unending) or not np.isfinite(norm) or largest > FARTHEST:
         raise NotConvexError(
             f"The minimiser runs off to infinity (largest entry so far {largest:.3g}): separable classes without a ridge, "
             "most likely. Give the loss a ridge, l2 > 0."
         )
-    if norm > 1e-6 * first and norm > 1e-10 * (1 + abs(value)):
+    if norm > 1e-9 * first and norm > 1e-10 * (1 + abs(value)):
         raise NotConvexError(
             f"No minimiser was found: ‖∇F‖ is {norm:.3g} where the search ended, after {first:.3g} at its start. The "
             "problem is not bounded below, or not smooth, most likely."

@@ -35,7 +35,7 @@ class ASCD(Algorithm):
 
     def complete(self, setting: Setting) -> tuple[ASCD, str | None]:
         """The paper's choice: ASVRCD's constants and θ = min{0.8, 1/η}."""
-        values = stepsizes.ascd(setting.constants, setting.rows, p_w=self.p_w, rho=self.rho)
+        values = stepsizes.ascd(setting.constants, setting.rows, p_w=self.p_w, rho=self.rho, eta=self.eta)
         return fill(self, values), values.get("note")
 
     def init(self, w0: Pytree) -> Pair:

@@ -45,7 +45,8 @@ class ASVRCD(Algorithm):
 
     def complete(self, setting: Setting) -> tuple[ASVRCD, str | None]:
         """Theorem e1; ρ for the optimal number of ∇_w and rounds (or, with optimal="beta", of ∇_β)."""
-        values = stepsizes.asvrcd(setting.constants, setting.rows, optimal=self.optimal, p_w=self.p_w, rho=self.rho)
+        c, n = setting.constants, setting.rows
+        values = stepsizes.asvrcd(c, n, optimal=self.optimal, p_w=self.p_w, rho=self.rho, eta=self.eta)  # type: ignore[arg-type]
         return fill(self, values), values.get("note")
 
     def init(self, w0: Pytree) -> Triple:

@@ -67,6 +67,10 @@ class Algorithm:
     name: str
     needs: str | None = None  # the one objective it can solve; None for all
 
+    def is_complete(self) -> bool:
+        """Whether nothing is left for theory to fill in."""
+        return all(getattr(self, f.name) is not None for f in dataclasses.fields(self) if not f.metadata.get("static"))  # type: ignore[arg-type]
+
     def complete(self, setting: Setting) -> tuple[Algorithm, str | None]:
         """This method with every open field filled in by theory, and what the user should be told about it."""
         raise NotImplementedError

@@ -70,6 +70,10 @@ class LSGD(Algorithm):
         if self.average and callable(self.eta):
             raise ValueError("LSGD's weighted average is defined for a constant step: give a number as eta.")
 
+    def is_complete(self) -> bool:
+        """A step is all it needs, and μ only for the weighted average."""
+        return self.eta is not None and (self.mu is not None or not self.average)
+
     def complete(self, setting: Setting) -> tuple[LSGD, str | None]:
         """Theorem local's step, with the bound 1/(4L^w) that it needs for τ = 1."""
         steps = self.tau if self.epochs is None else self.epochs * int(self._steps_per_epoch(math.ceil(setting.rows)))

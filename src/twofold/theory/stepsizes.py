@@ -140,17 +140,19 @@ def asvrcd(
     optimal: Literal["w", "beta"] = "w",
     p_w: float | None = None,
     rho: float | None = None,
+    eta: float | None = None,
 ) -> Hyper:
     """ASVRCD: η = 1/(4𝓛), θ₂ = ½, θ₁ = min{½, √(ημ max{½, θ₂/ρ})}, γ = 1/max{2μ, 4θ₁/η}, ν = 1 − γμ (Theorem e1).
 
     The rate is proved in `rates.asvrcd_contraction`, for any `p_w` and `rho`. With ρ = p_w a refresh costs its n rows
     as often as w moves, but the rounds come down from the order of n + √(n𝓛^w/μ) to that of 1 + √(𝓛^w/μ).
+    Given an `eta`, θ₁, γ and ν follow from it by the same formulas (the proof covers any η ≤ 1/(4𝓛)).
     """
     p_w = w_probability(c, p_w)
     rho = refresh_probability(p_w, n, optimal, rho)
     smoothness = expected_smoothness(c, p_w)
     mu, note = usable_mu(c, c.calL_w + c.calL_beta)
-    eta, theta2 = 1 / (4 * smoothness), 0.5
+    eta, theta2 = 1 / (4 * smoothness) if eta is None else float(eta), 0.5
     theta1 = min(0.5, math.sqrt(eta * mu * max(0.5, theta2 / rho)))
     gamma = 1 / max(2 * mu, 4 * theta1 / eta)
     return {
@@ -171,13 +173,14 @@ def ascd(
     optimal: Literal["w", "beta"] = "w",
     p_w: float | None = None,
     rho: float | None = None,
+    eta: float | None = None,
 ) -> Hyper:
     """ASCD: p_w, η, γ and ν of ASVRCD, and θ = min{0.8, 1/η} (synthetic section; a heuristic, there is no theorem).
 
     Without control variates nothing is refreshed; ρ only enters through γ and ν.
     """
-    hyper = asvrcd(c, n, optimal, p_w, rho)
-    kept = {name: hyper[name] for name in ("p_w", "eta", "gamma", "nu")}
+    hyper = asvrcd(c, n, optimal, p_w, rho, eta)
+    kept = {name: hyper[name] for name in ("p_w", "rho", "eta", "gamma", "nu")}
     return {**kept, "theta": min(0.8, 1 / hyper["eta"]), "note": hyper["note"]}
 
 

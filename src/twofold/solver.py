@@ -126,9 +126,7 @@ def complete(problem: Problem, algorithm: str | Algorithm, constants: Constants 
             f"{algorithm.name} solves the {algorithm.needs} objective only, but this problem's is {objective.name}; "
             "use lsgd, acd or asvrcd, which solve any."
         )
-    open_fields = [f.name for f in dataclasses.fields(algorithm) if getattr(algorithm, f.name) is None]  # type: ignore[arg-type]
-    theory_fields = [n for n in open_fields if n not in ("batch", "epochs")]
-    if not theory_fields:
+    if algorithm.is_complete():
         return algorithm, None
     mixture = objective.name == "mixture"
     setting = Setting(

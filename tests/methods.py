@@ -1,0 +1,144 @@
+"""The list of methods that the tests share, each with what it must reach, and by when, according to theory.
+
+A method is either exact (it converges to the optimum, and theory says by which iteration) or noisy (it stops at a distance
+from it that theory bounds by the variance of the sampled gradients, which is computed here from all the rows there are).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from problems import Facts, Spread
+
+from twofold.algorithms import ACD, ASCD, ASVRCD, LSGD, SCD, SVRCD, Algorithm, L2SGDPlus, PFedMe
+from twofold.theory import rates, stepsizes
+
+BATCH = 16
+"""Rows of a noisy gradient: enough for a neighbourhood that is small against the start on every problem of the list."""
+
+
+@dataclass(frozen=True)
+class Exact:
+    """A method that reaches any accuracy: `gap` relative to the start, within `iterations(facts, ε)`."""
+
+    name: str
+    algorithm: Algorithm
+    gap: float
+    iterations: Callable[[Facts, float], float]
+    """How many iterations suffice for F − F* ≤ ε."""
+    needs: str | None = None
+
+
+@dataclass(frozen=True)
+class Noisy:
+    """A method that reaches a neighbourhood of the optimum."""
+
+    name: str
+    algorithm: Algorithm
+    measure: str
+    """"gap" for F − F*, "distance" for ‖x − x*‖², in the scaled space."""
+    bound: Callable[[Facts, float], tuple[float, float]]
+    """From a transient that is to be left: the iterations until then, and the bound on the measure with the noise added."""
+
+
+# --- exact methods ----------------------------------------------------------------------------------------------------
+
+
+def _acd(f: Facts, eps: float) -> float:
+    return rates.predict("acd", f.c, eps, initial=rates.initial_error("acd", f.c, f.gap, f.distance2)).iterations
+
+
+def _asvrcd(f: Facts, eps: float) -> float:
+    start = rates.initial_error("asvrcd", f.c, f.gap, f.distance2, n=f.rows)
+    return rates.predict("asvrcd", f.c, eps, n=f.rows, initial=start).iterations
+
+
+def _svrcd(f: Facts, eps: float) -> float:
+    start = rates.initial_error("svrcd", f.c, f.gap, f.distance2, n=f.rows)
+    return rates.predict("svrcd", f.c, f.distance_for(eps), n=f.rows, initial=start).iterations
+
+
+def _l2sgd_plus(f: Facts, eps: float) -> float:
+    # What is recorded is recorded after an averaging step: its w is the mean of the β of one iteration earlier, and both
+    # count, so that F − F* ≤ (L/2)(‖β⁻ − β*‖² + ‖β − β*‖²).
+    (w, beta), p = f.optimum, stepsizes.l2sgd_plus(f.c)["p"]
+    pull2 = f.problem.objective.lam**2 * np.sum((beta - w[None]).reshape(f.problem.M, -1) ** 2, axis=1)
+    weights2 = f.problem.clients.weights**2
+    sigma2 = weights2 @ (f.noise.of_beta + pull2) / (1 - p) + weights2 @ pull2 / p
+    start = rates.initial_error("l2sgd_plus", f.c, f.gap, f.distance2, n=f.most_rows, sigma2=float(sigma2))
+    return rates.predict("l2sgd_plus", f.c, f.distance_for(eps) / 2, n=f.most_rows, initial=start).iterations
+
+
+def _gradient_descent(f: Facts, eps: float) -> float:
+    # LSGD's step η is at most half of 1/L, so each step takes at least ημ of the gap away.
+    return math.log(f.gap / eps) / -math.log1p(-stepsizes.lsgd(f.c, 1)["eta"] * f.c.mu)
+
+
+def _pfedme(f: Facts, eps: float) -> float:
+    # With a solved inner problem it is gradient descent with step 1/λ on the Moreau envelope, which is λ-smooth and
+    # μ'λ/(μ'+λ)-strongly convex; w is one step ahead of the θ that it was made of.
+    mu, lam = float(np.min(f.problem.objective.loss.constants(f.problem.clients).mu)), float(f.problem.objective.lam)
+    return 1 + math.log(f.gap / eps) / -math.log1p(-mu / (mu + lam))
+
+
+EXACT = (
+    Exact("acd", ACD(), 1e-10, _acd),
+    Exact("asvrcd", ASVRCD(), 1e-8, _asvrcd),
+    Exact("svrcd", SVRCD(), 1e-8, _svrcd),
+    Exact("lsgd_full", LSGD(tau=1, batch=None), 1e-10, _gradient_descent),
+    Exact("l2sgd_plus", L2SGDPlus(), 1e-8, _l2sgd_plus, needs="mixture"),
+    Exact("pfedme_full", PFedMe(local_rounds=1, inner_steps=60, batch=None), 1e-8, _pfedme, needs="mixture"),
+)
+
+
+# --- noisy methods ----------------------------------------------------------------------------------------------------
+
+
+def _estimator(f: Facts, p_w: float) -> float:
+    """σ² = E‖G(x*)‖² of the estimator of SCD with BATCH rows: the rows of each client are drawn independently."""
+    weights2 = f.problem.clients.weights**2
+    parts = [weights2 @ of / p for of, p in ((f.noise.of_w, p_w), (f.noise.of_beta, 1 - p_w)) if p > 0]
+    return float(sum(parts)) / BATCH
+
+
+def _scd(f: Facts, transient: float) -> tuple[float, float]:
+    hyper = stepsizes.scd(f.c)
+    left = transient * f.distance2
+    k = math.log(1 / transient) / -math.log1p(-hyper["eta"] * f.c.mu)
+    return k, left + stepsizes.scd_neighbourhood(hyper["eta"], f.c.mu, _estimator(f, hyper["p_w"]))
+
+
+def _ascd(f: Facts, transient: float) -> tuple[float, float]:
+    # There is no theorem for ASCD. It is held to SCD's, with the longer of its own two steps η and γ: momentum may take
+    # nothing away from what a plain method is promised.
+    hyper = stepsizes.ascd(f.c, f.rows)
+    longest, shortest = max(hyper["eta"], hyper["gamma"]), min(hyper["eta"], hyper["gamma"])
+    k = math.log(1 / transient) / -math.log1p(-shortest * f.c.mu)
+    noise = stepsizes.scd_neighbourhood(longest, f.c.mu, _estimator(f, hyper["p_w"]))
+    return k, transient * f.distance2 + noise
+
+
+def _lsgd(f: Facts, transient: float) -> tuple[float, float]:
+    # Theorem main_result: (1−ημ)^K Φ⁰ + η(4σ²/(BM) + 8L^w η e(τ−1)τ(3ζ² + σ²/B)) for the weighted average of iterates.
+    tau, eta = _LSGD.tau, stepsizes.lsgd(f.c, _LSGD.tau)["eta"]
+    sigma2 = max(_sigma2(f.noise), _sigma2(f.noise_at_start))
+    drift = 8 * f.c.L_w * eta * math.e * (tau - 1) * tau * (3 * f.noise.heterogeneity + sigma2 / BATCH)
+    noise = eta * (4 * sigma2 / (BATCH * f.problem.M) + drift)
+    start = rates.initial_error("lsgd", f.c, f.gap, f.distance2, tau=tau)
+    steps = math.log(start / (transient * f.gap)) / -math.log1p(-eta * f.c.mu)
+    return steps / tau, transient * f.gap + noise
+
+
+def _sigma2(s: Spread) -> float:
+    return max(float(np.max(s.of_w)), float(np.mean(s.of_beta)))
+
+
+_LSGD = LSGD(tau=2, batch=BATCH, average=True)
+NOISY = (
+    Noisy("lsgd", _LSGD, "gap", _lsgd),
+    Noisy("scd", SCD(batch=BATCH), "distance", _scd),
+    Noisy("ascd", ASCD(batch=BATCH), "distance", _ascd),
+)
