@@ -44,7 +44,9 @@ def main() -> None:
     reference = Mixture(data.clients, data.lam)
     constants = problem.constants(mu=tw.data.synthetic.paper_constants(data).mu / (3 * problem.M))
     rows = []
-    print(f"{'method':12}{'loss every':>11}{'seeds':>6}{'NumPy s':>10}{'ours s':>9}{'first s':>9}{'ratio':>8}{'goal':>6}")
+    print(
+        f"{'method':12}{'loss every':>11}{'seeds':>6}{'NumPy s':>10}{'ours s':>9}{'first s':>9}{'ratio':>8}{'goal':>6}"
+    )
     for name in arguments.methods.split(","):
         algorithm, _ = complete(problem, name, constants)
         values = {

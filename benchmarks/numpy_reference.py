@@ -13,7 +13,13 @@ class Mixture:
     """Synthetic MX2: f_m(w, β) = mean log-loss of β + (λ/2)‖w − β‖², everything client by client."""
 
     def __init__(self, data: list, lam: float) -> None:
-        self.X, self.y, self.lam, self.M, self.d = [x for x, _ in data], [y for _, y in data], lam, len(data), data[0][0].shape[1]
+        self.X, self.y, self.lam, self.M, self.d = (
+            [x for x, _ in data],
+            [y for _, y in data],
+            lam,
+            len(data),
+            data[0][0].shape[1],
+        )
 
     def loss(self, w: np.ndarray, betas: list[np.ndarray]) -> float:
         total = 0.0
@@ -151,7 +157,9 @@ def l2sgd_plus(p: Mixture, h: dict, rounds: int, every: int, seed: int) -> list[
     return out
 
 
-def pfedme(p: Mixture, h: dict, rounds: int, every: int, seed: int, R: int = 20, K: int = 5, batch: int = 20) -> list[float]:
+def pfedme(
+    p: Mixture, h: dict, rounds: int, every: int, seed: int, R: int = 20, K: int = 5, batch: int = 20
+) -> list[float]:
     rng = np.random.default_rng(seed)
     eta, inner, lam = h["eta"], h["inner_eta"], p.lam
     w, thetas, out = np.zeros(p.d), [np.zeros(p.d) for _ in range(p.M)], []

@@ -130,15 +130,12 @@ def evaluate(
     w, beta = _parameters(problem, result)
     test = problem.clients if test_clients is None else test_clients
     _same_clients(problem.clients, test)
-    kinds = {"personal": "objective", **_alone(problem, w, beta)}
-    parts = problem.split(beta)
-    found: dict[str, list[jax.Array]] = {part: [] for part in kinds}
-    for stack, own in zip(problem.stacks, parts, strict=True):
+    kinds = (("personal", "objective"), *_alone(problem, w, beta).items())
+    found = []
+    for stack, own in zip(problem.stacks, problem.split(beta), strict=True):
         held = test.stack(np.asarray(stack.position))
-        rows = tree.cast((held.x, held.y, held.count))
-        for part, kind in kinds.items():
-            found[part].append(_grades(kind, part, problem.objective, stack, w, own, rows))
-    grades = {part: np.asarray(problem.join(tuple(values)), np.float64) for part, values in found.items()}
+        found.append(_grades(kinds, problem.objective, stack, w, own, tree.cast((held.x, held.y, held.count))))
+    grades = {part: np.asarray(values, np.float64) for part, values in problem.join(tuple(found)).items()}
     return Evaluation(
         names=test.names,
         rows=np.asarray(test.counts),
@@ -152,6 +149,7 @@ def evaluate(
 def predict(problem: Problem, result: Result | tuple[Pytree, Pytree], client: Name, x: Pytree) -> np.ndarray:
     """What one client's personal model says about rows x; a string is the client's name, an integer its position."""
     w, beta = _parameters(problem, result)
+    problem.clients[client]  # says which clients there are if this one is not among them
     m = problem.clients.position(client) if isinstance(client, str) else range(problem.M)[client]
     member = problem.member(m)
     train = Rows(member.x, member.y, real_weight(jax.tree.leaves(member.x)[0].shape[0], member.count))
@@ -198,20 +196,24 @@ def _alone(problem: Problem, w: Pytree, beta: Pytree) -> dict[str, str]:
     return {part: "loss" for part, shapes in blocks.items() if shapes == model}
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _grades(kind: str, part: str, objective: Objective, stack: Member, w: Pytree, beta: Pytree, rows: tuple) -> jax.Array:
-    """The mean grade of each client of a stack over its own test rows, padding left out."""
+@partial(jax.jit, static_argnums=0)
+def _grades(
+    kinds: tuple[tuple[str, str], ...], objective: Objective, stack: Member, w: Pytree, beta: Pytree, rows: tuple
+) -> dict[str, jax.Array]:
+    """The mean grade of each client of a stack over its own test rows, padding left out, for every part."""
 
-    def one(member: Member, beta: Pytree, x: Pytree, y: Pytree, count: Any) -> jax.Array:
-        size = jax.tree.leaves(x)[0].shape[0]
-        if kind == "loss":
-            values = objective.loss.grade(w if part == "shared" else beta, x, y)
-        else:
+    def one(member: Member, beta: Pytree, x: Pytree, y: Pytree, count: Any) -> dict[str, jax.Array]:
+        train = Rows(member.x, member.y, real_weight(jax.tree.leaves(member.x)[0].shape[0], member.count))
+        weight = real_weight(jax.tree.leaves(x)[0].shape[0], count)
+
+        def values(part: str, kind: str) -> jax.Array:
+            if kind == "loss":
+                return objective.loss.grade(w if part == "shared" else beta, x, y)
             shared = tree.zeros(w) if (kind, part) == ("without", "alone") else w
             own = tree.zeros(beta) if (kind, part) == ("without", "shared") else beta
-            train = Rows(member.x, member.y, real_weight(jax.tree.leaves(member.x)[0].shape[0], member.count))
-            values = objective.grade(shared, own, train, member.own, x, y)
-        return jnp.vdot(real_weight(size, count), values)
+            return objective.grade(shared, own, train, member.own, x, y)
+
+        return {part: jnp.vdot(weight, values(part, kind)) for part, kind in kinds}
 
     return jax.vmap(one)(stack, beta, *rows)
 

@@ -148,7 +148,7 @@ class Linear:
 
     def score(self, params: Pytree, x: jax.Array) -> jax.Array:
         """x·W + b, one score (or one per class) a row."""
-        return x @ params["weight"] + params["bias"] if self.intercept else x @ params
+        return x @ params["weight"] + params["bias"][None] if self.intercept else x @ params
 
     def ridge(self, params: Pytree) -> jax.Array:
         """(l2/2)‖params‖²."""

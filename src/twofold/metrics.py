@@ -56,7 +56,9 @@ class OfUser:
     def __call__(self, program: tuple, w: Pytree, parts: tuple) -> jax.Array:
         value = jnp.asarray(self.function(w, self.join(parts)))
         if value.shape != ():
-            raise ValueError(f"A metric must give one number, but {self.function} gave an array of shape {value.shape}.")
+            raise ValueError(
+                f"A metric must give one number, but {self.function} gave an array of shape {value.shape}."
+            )
         return value
 
     def __eq__(self, other: object) -> bool:
@@ -105,7 +107,9 @@ def _evaluate(
         chosen = jax.lax.dynamic_slice(index, (i * block,), (block,))
         w, parts = jax.tree.map(lambda leaf: leaf[chosen], (flat.w, flat.parts))
         new = [jax.vmap(lambda w, parts, f=f: f(program, w, parts))(w, parts) for f in functions]
-        return tuple(jax.lax.dynamic_update_slice(o, n.astype(o.dtype), (i * block,)) for o, n in zip(out, new, strict=True))
+        return tuple(
+            jax.lax.dynamic_update_slice(o, n.astype(o.dtype), (i * block,)) for o, n in zip(out, new, strict=True)
+        )
 
     empty = tuple(jnp.zeros(index.shape, jnp.result_type(float)) for _ in functions)
     return jax.lax.fori_loop(jnp.int32(0), blocks, some, empty)

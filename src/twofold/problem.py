@@ -116,9 +116,7 @@ class Problem:
     `buckets` groups clients by size so that padding stays cheap; None decides by itself.
     """
 
-    def __init__(
-        self, objective: Objective, clients: Clients, *, rescale: bool = True, buckets: Any = None
-    ) -> None:
+    def __init__(self, objective: Objective, clients: Clients, *, rescale: bool = True, buckets: Any = None) -> None:
         if not isinstance(objective, Objective):
             raise TypeError(f"Problem needs an objective of twofold.objectives, got {type(objective).__name__}.")
         if not isinstance(clients, Clients):

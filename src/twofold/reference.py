@@ -263,7 +263,7 @@ def _check(blocks: _Blocks, first: float, middle: Any, norm: float, w: np.ndarra
             f"The minimiser runs off to infinity (largest entry so far {largest:.3g}): separable classes without a ridge, "
             "most likely. Give the loss a ridge, l2 > 0."
         )
-    if norm > 1e-9 * first and norm > 1e-10 * (1 + abs(value)):
+    if norm > 1e-10 * first and norm > 1e-13 * (1 + abs(value)):
         raise NotConvexError(
             f"No minimiser was found: ‖∇F‖ is {norm:.3g} where the search ended, after {first:.3g} at its start. The "
             "problem is not bounded below, or not smooth, most likely."

@@ -136,7 +136,9 @@ class Result:
         folder = Path(folder)
         document = json.loads((folder / "result.json").read_text())
         if document.get("format") != FORMAT:
-            raise ValueError(f"{folder / 'result.json'} has format {document.get('format')!r}; this version reads {FORMAT}.")
+            raise ValueError(
+                f"{folder / 'result.json'} has format {document.get('format')!r}; this version reads {FORMAT}."
+            )
         tensors = load_file(folder / "model.safetensors")
         ledger = {k: np.asarray(v) if isinstance(v, list) else v for k, v in document["ledger"].items()}
         history = {k: np.array([np.nan if v is None else v for v in vs]) for k, vs in document["history"].items()}
@@ -164,7 +166,9 @@ class Results(Sequence[Result]):
         return len(self.runs)
 
     def __repr__(self) -> str:
-        ends = {status: sum(run.status == status for run in self.runs) for status in ("converged", "budget", "diverged")}
+        ends = {
+            status: sum(run.status == status for run in self.runs) for status in ("converged", "budget", "diverged")
+        }
         return f"Results({len(self)} seeds: {', '.join(f'{n} {status}' for status, n in ends.items() if n)})"
 
     def column(self, name: str) -> np.ndarray:
@@ -201,7 +205,9 @@ def _describe(names: Pytree) -> Any:
     if names is None or isinstance(names, str):
         return names
     if isinstance(names, Mapping):
-        return {"dict": [[key, _describe(value)] for key, value in names.items()]}  # pairs: JSON's keys are only strings
+        return {
+            "dict": [[key, _describe(value)] for key, value in names.items()]
+        }  # pairs: JSON's keys are only strings
     if isinstance(names, (list, tuple)):
         return {"list" if isinstance(names, list) else "tuple": [_describe(value) for value in names]}
     return {"tuple": jax.tree.leaves(names)}  # another kind of node (a module of some library): its leaves, in order

@@ -8,7 +8,7 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,7 +21,7 @@ from twofold import randomness, tree
 from twofold.algorithms import REGISTRY, Algorithm
 from twofold.algorithms.base import Setting
 from twofold.engines.schedule import Schedule
-from twofold.engines.simulate import CAPACITY
+from twofold.engines.simulate import CAPACITY, Snapshots
 from twofold.objectives.two_stage import TwoStage
 from twofold.problem import Problem
 from twofold.result import History, Ledger, Result, Results
@@ -73,12 +73,11 @@ def solve(
     if not all_seeds:
         raise ValueError("seeds is empty: give at least one seed.")
     budget = Budget(rounds, iterations, seconds, target, tol, every)
+    options = Options(budget, record, engine, start, constants, progress)
     if isinstance(problem.objective, TwoStage):
-        runs = [
-            _two_stages(problem, algorithm, budget, s, record, engine, start, constants, progress) for s in all_seeds
-        ]
+        runs = [_two_stages(problem, algorithm, options, s) for s in all_seeds]
     else:
-        runs = _Run(problem, algorithm, budget, all_seeds, record, engine, start, constants, progress).go()
+        runs = _Run(problem, algorithm, options, all_seeds).go()
     return Results(runs) if several else runs[0]
 
 
@@ -106,6 +105,18 @@ class Budget:
             raise ValueError("Say when to stop: rounds, iterations, seconds, target or tol.")
 
 
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What solve was asked for, besides the problem, the algorithm and the seeds."""
+
+    budget: Budget
+    record: Sequence[str] | Mapping[str, Any]
+    engine: str
+    start: tuple[Pytree, Pytree] | None
+    constants: Constants | None
+    progress: bool | None
+
+
 def make(algorithm: str | Algorithm) -> Algorithm:
     """An algorithm from its name, or itself."""
     if isinstance(algorithm, Algorithm):
@@ -117,7 +128,9 @@ def make(algorithm: str | Algorithm) -> Algorithm:
     return REGISTRY[algorithm]()
 
 
-def complete(problem: Problem, algorithm: str | Algorithm, constants: Constants | None = None) -> tuple[Algorithm, str | None]:
+def complete(
+    problem: Problem, algorithm: str | Algorithm, constants: Constants | None = None
+) -> tuple[Algorithm, str | None]:
     """The algorithm with every open field filled in from theory, and theory's note to the user."""
     algorithm = make(algorithm)
     objective = problem.objective
@@ -143,17 +156,15 @@ def complete(problem: Problem, algorithm: str | Algorithm, constants: Constants 
 class _Run:
     """One call of solve: the seeds advance together; each has its own history and its own end."""
 
-    def __init__(
-        self, problem: Problem, algorithm: Any, budget: Budget, seeds: list[int], record: Any, engine: str, start: Any,
-        constants: Constants | None, progress: bool | None,
-    ) -> None:  # fmt: skip
-        self.problem, self.budget, self.seeds, self.progress = problem, budget, seeds, progress
+    def __init__(self, problem: Problem, algorithm: Any, options: Options, seeds: list[int]) -> None:
+        self.problem, self.options, self.seeds = problem, options, seeds
+        budget, record = options.budget, options.record
+        self.budget, self.constants = budget, options.constants
         self.given = make(algorithm)
-        self.algorithm, note = complete(problem, self.given, constants)
+        self.algorithm, note = complete(problem, self.given, self.constants)
         self.notes = () if note is None else (note,)
         for note in self.notes:
             warnings.warn(note, TheoryWarning, stacklevel=4)
-        self.record, self.constants = record, constants
         self.metrics = measure.resolve(record, problem)
         wanted = set(record.values()) if isinstance(record, Mapping) else set(record)
         self.wants_gap, self.wants_bound = "gap" in wanted, "bound" in wanted or budget.tol is not None
@@ -163,10 +174,10 @@ class _Run:
             self.metrics["loss"] = measure.BUILT_IN["loss"]
         self.mu = self._certified_mu() if self.wants_bound else math.nan
         self.best = problem.optimum().value if self.wants_gap else math.nan
-        self.start = problem.start if start is None else jax.tree.map(jnp.asarray, start)
-        if start is not None:
-            problem._real(*self.start)  # checks the shapes
-        self.engine_name = engine
+        self.start = problem.start
+        if options.start is not None:
+            self.start = jax.tree.map(jnp.asarray, options.start)
+            problem.value(*self.start)  # checks the shapes
         self.by_rounds = problem.has_shared
 
     def _certified_mu(self) -> float:
@@ -177,7 +188,9 @@ class _Run:
                 "constants=problem.constants(mu=...), or stop on rounds or a target loss."
             )
         if constants.how.get("mu") == "local":
-            warnings.warn("The gap is bounded with a local μ, which certifies nothing far away.", TheoryWarning, stacklevel=6)
+            warnings.warn(
+                "The gap is bounded with a local μ, which certifies nothing far away.", TheoryWarning, stacklevel=6
+            )
         return constants.mu
 
     def go(self) -> list[Result]:
@@ -188,15 +201,15 @@ class _Run:
         each = sum(leaf.nbytes for leaf in jax.tree.leaves(self.start))
         slots = int(np.clip(SNAPSHOT_BYTES // max(each * len(self.seeds), 1), 0, MOST_SLOTS))
         if slots < 2 and len(self.seeds) > 1:  # too large to keep snapshots of all seeds: one after the other
-            return [run for seed in self.seeds for run in dataclasses_replace(self, seeds=[seed]).go()]
+            return [run for seed in self.seeds for run in _Run(self.problem, self.algorithm, self.options, [seed]).go()]
         slots = slots if slots >= 2 else 0
-        engine = engines.get(self.engine_name)(self.algorithm, self.problem, self.seeds, self.start, slots)
+        engine = engines.get(self.options.engine)(self.algorithm, self.problem, self.seeds, self.start, slots)
         schedule = Schedule(engine.algorithm, self.problem, jnp.stack([randomness.root(s) for s in self.seeds]))
         tracks = [_Track(self, schedule, row) for row in range(len(self.seeds))]
         program = (self.problem.objective, jnp.asarray(self.problem.scale, jnp.result_type(float)), self.problem.stacks)
         self._record_start(tracks, program, began)
         k, patience = 0, 32 if (self.budget.tol or self.budget.target or self.budget.seconds) else MOST_SLOTS
-        with _bar(self.progress, self._total()) as tick:
+        with _bar(self.options.progress, self._total()) as tick:
             while any(track.status is None for track in tracks):
                 count, where, flags = self._next(tracks, schedule, k, max(slots, 1), patience, bool(slots))
                 snapshots = engine.advance(k, count, where)
@@ -232,44 +245,39 @@ class _Run:
         return count, where, flags[:, :count]
 
     def _record_start(self, tracks: list[_Track], program: tuple, began: float) -> None:
-        from twofold.engines.simulate import Snapshots  # noqa: PLC0415
-
         w, beta = tree.cast(self.start)
         first = jax.tree.map(lambda leaf: leaf[None, None], Snapshots(w, self.problem.split(beta)))
         values = measure.evaluate(self.metrics, program, first, np.zeros(1, np.int32))
-        host = jax.tree.map(np.asarray, jax.tree.map(lambda leaf: leaf[0, 0], first))
         for track in tracks:
-            track.append(0, {name: float(v[0]) for name, v in values.items()}, host, time.perf_counter() - began)
+            track.extend(np.zeros(1, int), dict(values), lambda _: _fetch(first, 0, 0), time.perf_counter() - began)
 
     def _record(
-        self, tracks: list[_Track], program: tuple, snapshots: Any, where: np.ndarray, flags: np.ndarray, k: int, began: float
-    ) -> None:
-        last = len(where) - 1
-        keep = [(s, i, int(where[i])) for i, s in np.argwhere(flags.T).tolist()]
-        if not keep:
-            for track in tracks:
-                track.skip(k + last + 1)
-            return
-        index = np.array([slot * len(tracks) + s for s, _, slot in keep], np.int32)
-        values = measure.evaluate(self.metrics, program, snapshots, index)
-        now = time.perf_counter() - began
-        for j, (s, i, slot) in enumerate(keep):
-            if tracks[s].status is None:
-
-                def host(s: int = s, slot: int = slot) -> Any:
-                    return jax.tree.map(lambda leaf: np.asarray(leaf[slot, s]), snapshots)
-
-                tracks[s].append(k + i + 1, {name: float(v[j]) for name, v in values.items()}, host, now)
+        self, tracks: list[_Track], program: tuple, snapshots: Any, where: np.ndarray, flags: np.ndarray, k: int,
+        began: float,
+    ) -> None:  # fmt: skip
+        """Evaluate what was kept, all seeds together, and hand each track its share."""
+        rows, places = np.nonzero(flags)
+        if len(rows):
+            values = measure.evaluate(self.metrics, program, snapshots, where[places] * len(tracks) + rows)
+            now = time.perf_counter() - began
+            for row, track in enumerate(tracks):
+                mine = rows == row
+                if track.status is None and mine.any():
+                    slots = where[places[mine]]
+                    track.extend(
+                        k + places[mine] + 1,
+                        {name: v[mine] for name, v in values.items()},
+                        lambda i, row=row, slots=slots: _fetch(snapshots, slots[i], row),
+                        now,
+                    )
         for track in tracks:
-            track.skip(k + last + 1)
-            track.settle()
+            if track.status is None:
+                track.spend(k + len(where))
 
 
-def dataclasses_replace(run: _Run, **changes: Any) -> _Run:
-    """A copy of a run with other seeds."""
-    copy = object.__new__(_Run)
-    copy.__dict__.update(run.__dict__ | changes)
-    return copy
+def _fetch(snapshots: Snapshots, slot: int, row: int) -> Snapshots:
+    """One iterate, on the host."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf[slot, row]), snapshots)
 
 
 class _Track:
@@ -277,33 +285,26 @@ class _Track:
 
     def __init__(self, run: _Run, schedule: Schedule, row: int) -> None:
         self.run, self.schedule, self.row = run, schedule, row
-        self.k = self.rounds = 0
+        self.k = 0
         self.status: str | None = None
         self.message = ""
-        self.columns: dict[str, list[float]] = {}
+        self.columns: dict[str, list[np.ndarray]] = {}
         self.last: Any = None
-        self._spent = np.zeros(4)
+        # What an iteration of each kind costs: a round or not, floats, ∇w, ∇β (of a client of mean size).
         rows = np.array(float(np.mean(run.problem.clients.counts)))
-        self._costs = np.stack([schedule.communicates, schedule.floats, *schedule.evaluations(rows)], axis=1).astype(float)
-        self._counted = 0
-        self._stop_at: int | None = None  # the iteration after which the budget is spent
-        self._seen = 0
+        costs = [schedule.communicates, schedule.floats, *schedule.evaluations(rows)]
+        self._costs = np.stack(costs, axis=1).astype(float)
+        self._spent = np.zeros(4)
+        self._ends: int | None = None  # how far ahead the budget is spent, as far as seen
 
     def plan(self, kinds: np.ndarray) -> np.ndarray:
         """Which of the next iterations (all of these kinds) end in a record."""
         budget, by_rounds = self.run.budget, self.run.by_rounds
-        k = self.k + 1 + np.arange(len(kinds))
+        ks = self.k + 1 + np.arange(len(kinds))
         ticks = self.schedule.communicates[kinds]
-        count = self.rounds + np.cumsum(ticks) if by_rounds else k
-        ticks = ticks if by_rounds else np.ones_like(ticks)
-        limit = budget.rounds
-        if limit is None and budget.iterations is None:
-            limit = LONGEST
-        done = np.zeros(len(kinds), bool)
-        if limit is not None:
-            done |= count >= limit
-        if budget.iterations is not None:
-            done |= k >= budget.iterations
+        rounds = self.rounds + np.cumsum(ticks)
+        count, ticks = (rounds, ticks) if by_rounds else (ks, np.ones_like(ticks))
+        done = self._is_over(ks, rounds)
         flags = ticks & (count % budget.every == 0)
         self._ends = int(np.argmax(done)) if done.any() else None
         if self.status is not None:
@@ -317,72 +318,95 @@ class _Track:
         """Whether this track needs nothing beyond the next `count` iterations."""
         return self.status is not None or (self._ends is not None and self._ends < count)
 
-    def skip(self, k: int) -> None:
-        """Iterations up to k have happened."""
-        if self.status is None:
-            self._spend(k)
-
-    def _spend(self, k: int) -> None:
-        kinds = self.schedule.kinds(k)[self.row, self._counted : k]
+    def spend(self, k: int) -> np.ndarray:
+        """Book the iterations up to k; gives what was spent after each of them."""
+        kinds = self.schedule.kinds(k)[self.row, self.k : k]
+        course = self._spent + np.cumsum(self._costs[kinds], axis=0)
         if len(kinds):
-            self._spent = self._spent + np.bincount(kinds, minlength=len(self._costs)) @ self._costs
-        self._counted, self.k, self.rounds = max(k, self._counted), k, int(self._spent[0])
+            self._spent, self.k = course[-1], k
+        return course
 
-    def append(self, k: int, values: dict[str, float], iterate: Any, seconds: float) -> None:
-        """A record after k iterations; `iterate` is the iterate or a function that fetches it."""
-        self._spend(k)
+    @property
+    def rounds(self) -> int:
+        """Rounds of communication so far."""
+        return int(self._spent[0])
+
+    def extend(
+        self, ks: np.ndarray, values: dict[str, np.ndarray], fetch: Callable[[int], Any], seconds: float
+    ) -> None:
+        """Records after ks[0], ks[1], … iterations, up to the first that ends this track; `fetch(i)` gets an iterate."""
         run, budget = self.run, self.run.budget
+        before, base = self._spent, self.k
+        course = np.concatenate([before[None], self.spend(int(ks[-1]))])[ks - base]
         size = values.pop("size")
         if run.wants_gap:
             values["gap"] = values["loss"] - run.best
         if run.wants_bound:
             values["bound"] = values["gradient_norm"] ** 2 / (2 * run.mu)
-        first = self.columns.get("loss", [values.get("loss", 0.0)])[0]
-        broken = not np.isfinite(size) or not all(np.isfinite(v) for n, v in values.items() if n in measure.BUILT_IN)
-        if broken or values.get("loss", -np.inf) > BLOW_UP * (1 + abs(first)):
-            self.status, self.message = "diverged", self._cause(k, values)
-            if callable(self.last):
-                self.last = self.last()
-            return
-        itemsize = jnp.result_type(float).itemsize
-        row = {
-            "round": self.rounds,
-            "iteration": k,
-            "bytes": 2 * self._spent[1] * itemsize,
-            "gradients_w": self._spent[2],
-            "gradients_beta": self._spent[3],
-            "seconds": seconds,
+        rows = {
+            "round": course[:, 0],
+            "iteration": ks,
+            "bytes": 2 * course[:, 1] * jnp.result_type(float).itemsize,
+            "gradients_w": course[:, 2],
+            "gradients_beta": course[:, 3],
+            "seconds": np.full(len(ks), seconds),
             **values,
         }
-        for name, value in row.items():
-            self.columns.setdefault(name, []).append(value)
-        self.last = iterate
-        if budget.tol is not None and values["bound"] <= budget.tol:
-            self.status, self.message = "converged", f"‖∇F‖²/(2μ) = {values['bound']:.3g} ≤ tol = {budget.tol:g}"
-        elif budget.target is not None and values["loss"] <= budget.target:
-            self.status, self.message = "converged", f"loss {values['loss']:.6g} ≤ target {budget.target:g}"
-        elif budget.seconds is not None and seconds >= budget.seconds:
-            self.status, self.message = "budget", f"{budget.seconds:g} seconds were up"
-        elif self._is_over(k):
-            self.status = "budget"
-            self.message = f"{self.rounds:,} rounds and {k:,} iterations were the budget"
-        if self.status is not None and callable(self.last):
-            self.last = self.last()
+        broken = ~np.isfinite(size)
+        for name in values.keys() & measure.BUILT_IN.keys():
+            broken |= ~np.isfinite(values[name])
+        if "loss" in values:
+            first = self.columns["loss"][0][0] if self.columns else values["loss"][0]
+            broken |= values["loss"] > BLOW_UP * (1 + abs(first))
+        over = (ks > 0) & self._is_over(ks, course[:, 0])
+        if budget.seconds is not None:
+            over |= seconds >= budget.seconds
+        done = np.zeros(len(ks), bool)
+        if budget.tol is not None:
+            done |= values["bound"] <= budget.tol
+        if budget.target is not None:
+            done |= values["loss"] <= budget.target
+        ends = np.flatnonzero(broken | over | done)
+        stop = int(ends[0]) if len(ends) else len(ks) - 1
+        bad = bool(broken[stop])
+        good = stop + (not bad)
+        for name, column in rows.items():
+            self.columns.setdefault(name, []).append(np.asarray(column)[:good])
+        if good:
+            self.last = fetch(good - 1)
+        if len(ends):
+            at = {name: float(v[stop]) for name, v in values.items()}
+            self._rewind(int(ks[stop]), course[stop])
+            if bad:
+                self.status, self.message = "diverged", self._cause(int(ks[stop]), at)
+            elif done[stop]:
+                self.status, self.message = "converged", self._reached(at)
+            else:
+                self.status, self.message = "budget", f"stopped after {self.rounds:,} rounds and {self.k:,} iterations"
 
-    def _is_over(self, k: int) -> bool:
+    def _rewind(self, k: int, spent: np.ndarray) -> None:
+        """A track that ended inside a stretch spent nothing after its end."""
+        self.k, self._spent = k, spent
+
+    def _reached(self, values: dict[str, float]) -> str:
         budget = self.run.budget
-        if budget.iterations is not None and k >= budget.iterations:
-            return True
-        limit = LONGEST if budget.rounds is None and budget.iterations is None else budget.rounds
-        return limit is not None and k > 0 and (self.rounds if self.run.by_rounds else k) >= limit
+        if budget.tol is not None and values["bound"] <= budget.tol:
+            return f"‖∇F‖²/(2μ) = {values['bound']:.3g} ≤ tol = {budget.tol:g}"
+        return f"loss {values['loss']:.6g} ≤ target {budget.target:g}"
 
-    def settle(self) -> None:
-        """Fetch the last iterate before the engine overwrites its slots."""
-        if callable(self.last):
-            self.last = self.last()
+    def _is_over(self, ks: np.ndarray, rounds: np.ndarray) -> np.ndarray:
+        """Whether the budget of rounds or iterations is spent."""
+        budget = self.run.budget
+        limit = LONGEST if budget.rounds is None and budget.iterations is None else budget.rounds
+        over = np.zeros(np.shape(ks), bool)
+        if budget.iterations is not None:
+            over |= ks >= budget.iterations
+        if limit is not None:
+            over |= (rounds if self.run.by_rounds else ks) >= limit
+        return over
 
     def _cause(self, k: int, values: dict[str, float]) -> str:
-        before = int(self.columns["iteration"][-1]) if self.columns else 0
+        before = max((int(c[-1]) for c in self.columns["iteration"] if len(c)), default=0)
         what = ", ".join(f"{n} = {v:.3g}" for n, v in values.items() if n in measure.BUILT_IN) or "iterate not finite"
         text = f"{self.run.algorithm.name} diverged between iterations {before:,} and {k:,} ({what})"
         given, constants = self.run.given, self.run.constants
@@ -398,7 +422,10 @@ class _Track:
         known = self.run.problem.constants() if constants is None else constants
         weak = sorted(name for name, how in known.how.items() if how != "certified")
         if weak:
-            return text + f": the step came from constants that are not certified ({', '.join(weak)}), most likely too small."
+            return (
+                text
+                + f": the step came from constants that are not certified ({', '.join(weak)}), most likely too small."
+            )
         return text + ": the step sizes are theory's, so look at the data's scale and the dtype."
 
     def result(self, seconds: float) -> Result:
@@ -422,24 +449,24 @@ class _Track:
         last = self.last
         beta = jax.tree.map(np.asarray, problem.join(last.parts))
         return Result(
-            w=last.w, beta=beta, history=History(self.columns), ledger=ledger, status=self.status or "budget",
+            w=last.w, beta=beta, history=History({name: np.concatenate(parts) for name, parts in self.columns.items()}), ledger=ledger, status=self.status or "budget",
             message=self.message, algorithm=run.algorithm, seed=run.seeds[self.row], seconds=seconds, notes=run.notes,
         )  # fmt: skip
 
 
-def _two_stages(
-    problem: Problem, algorithm: Any, budget: Budget, seed: int, record: Any, engine: str, start: Any, constants: Any,
-    progress: Any,
-) -> Result:  # fmt: skip
+def _two_stages(problem: Problem, algorithm: Any, options: Options, seed: int) -> Result:
     """Λ = ∞: traditional federated learning, then everyone alone around its solution; one Result for both."""
-    if constants is not None:
-        raise ValueError("With Lambda=inf each stage has constants of its own; solve the stages separately to give them.")
+    if options.constants is not None:
+        raise ValueError("With Lambda=inf each stage has its own constants: solve the stages separately to give them.")
     objective: TwoStage = problem.objective  # type: ignore[assignment]
-    w0, beta0 = problem.start if start is None else start
-    one = Problem(objective.first(), problem.clients)
-    (first,) = _Run(one, algorithm, budget, [seed], record, engine, (w0, ()), None, progress).go()
-    two = Problem(objective.second(first.w), problem.clients)
-    (second,) = _Run(two, algorithm, budget, [seed], record, engine, ((), beta0), None, progress).go()
+    w0, beta0 = problem.start if options.start is None else options.start
+
+    def stage(objective: Any, start: Any) -> Result:
+        part = Problem(objective, problem.clients)
+        return _Run(part, algorithm, dataclasses.replace(options, start=start), [seed]).go()[0]
+
+    first = stage(objective.first(), (w0, ()))
+    second = stage(objective.second(first.w), ((), beta0))
     names = [name for name in first.history if name in second.history]
     sums = ("round", "iteration", "bytes", "gradients_w", "gradients_beta", "seconds")
     columns = {

@@ -67,9 +67,7 @@ class ACD(Algorithm):
         """The block's coin."""
         return Plan(randomness.coin(randomness.of(stream, k), self.p_w))
 
-    def client(
-        self, plan: Plan, shared: Pair, private: Pair, oracle: GradientOracle, key: Key
-    ) -> tuple[Pair, Message]:
+    def client(self, plan: Plan, shared: Pair, private: Pair, oracle: GradientOracle, key: Key) -> tuple[Pair, Message]:
         """A full gradient in the drawn block: of w for the message, of β for this client's own step."""
         x_w, x = self._mix(shared), self._mix(private)
         gradient = branch(plan.w, lambda: oracle.gradient_w(x_w, x), lambda: tree.zeros(x_w))

@@ -50,9 +50,7 @@ class ASCD(Algorithm):
         """The block's coin."""
         return Plan(randomness.coin(randomness.of(stream, k), self.p_w))
 
-    def client(
-        self, plan: Plan, shared: Pair, private: Pair, oracle: GradientOracle, key: Key
-    ) -> tuple[Pair, Message]:
+    def client(self, plan: Plan, shared: Pair, private: Pair, oracle: GradientOracle, key: Key) -> tuple[Pair, Message]:
         """A sampled gradient at x in the drawn block."""
         x_w, x = self._mix(shared), self._mix(private)
         sample = oracle.sample(key, self.batch)

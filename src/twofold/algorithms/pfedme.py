@@ -48,7 +48,9 @@ class PFedMe(Algorithm):
 
     def __post_init__(self) -> None:
         if self.local_rounds < 1 or self.inner_steps < 1:
-            raise ValueError(f"pFedMe needs local_rounds and inner_steps ≥ 1: {self.local_rounds=}, {self.inner_steps=}.")
+            raise ValueError(
+                f"pFedMe needs local_rounds and inner_steps ≥ 1: {self.local_rounds=}, {self.inner_steps=}."
+            )
 
     def complete(self, setting: Setting) -> tuple[PFedMe, str | None]:
         """η = 1/(λR), inner step 1/(𝓛'+λ)."""

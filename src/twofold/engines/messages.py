@@ -119,7 +119,9 @@ class ClientSide:
 def pack(sends: Any, message: Any) -> list[np.ndarray]:
     """The arrays of those parts of a message that are sent."""
     flags = [bool(flag) for flag in sends]
-    return [np.asarray(leaf) for flag, part in zip(flags, message, strict=True) if flag for leaf in jax.tree.leaves(part)]
+    return [
+        np.asarray(leaf) for flag, part in zip(flags, message, strict=True) if flag for leaf in jax.tree.leaves(part)
+    ]
 
 
 def unpack(sends: Any, shape: Any, packet: list[np.ndarray]) -> Any:
@@ -143,7 +145,9 @@ class ServerSide:
 
     def mean(self, packets: list[list[np.ndarray]]) -> list[np.ndarray]:
         """The weighted mean of the clients' packets, in client order."""
-        return [np.asarray(jnp.tensordot(self._weights, jnp.stack(leaves), axes=1)) for leaves in zip(*packets, strict=True)]
+        return [
+            np.asarray(jnp.tensordot(self._weights, jnp.stack(leaves), axes=1)) for leaves in zip(*packets, strict=True)
+        ]
 
     def finish(self, k: int, packet: list[np.ndarray], shape: Any) -> None:
         """Keep the shared state in step."""

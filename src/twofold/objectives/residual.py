@@ -104,8 +104,8 @@ def residual(
     if not isinstance(loss, Linear):
         raise TypeError("residual needs a loss with a score: losses.logistic, softmax or squared.")
     if (predictors is None) != (start is None):
-        raise ValueError("residual needs predictors and start together: the functions and where their parameters begin.")
+        raise ValueError(
+            "residual needs predictors and start together: the functions and where their parameters begin."
+        )
     fixed = [c if c is None or isinstance(c, (str, slice)) else tuple(int(i) for i in c) for c in (shared, private)]
     return Residual(loss, *fixed, predictors, None if start is None else Held(start))
-
-

@@ -35,7 +35,9 @@ class WeightSharing(Objective):
         named = [(_name(path), leaf) for path, leaf in leaves]
         for name in self.split if isinstance(self.split, tuple) else ():
             if not any(_inside(leaf, name) for leaf, _ in named):
-                raise ValueError(f"The split names {name!r}, but the parameters are {', '.join(repr(n) for n, _ in named)}.")
+                raise ValueError(
+                    f"The split names {name!r}, but the parameters are {', '.join(repr(n) for n, _ in named)}."
+                )
         kinds = tuple((name, _kind(self.split, name, leaf, len(leaves))) for name, leaf in named)
         for block in (SHARED, PRIVATE):
             other = PRIVATE if block == SHARED else SHARED

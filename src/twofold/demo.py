@@ -1,0 +1,230 @@
+"""`twofold demo`: personalised digit recognition, small enough for a coffee break.
+
+Twenty clients have a few labelled images of two digits each (scikit-learn's digits). Everyone's rows are cut into
+training, validation and test rows. Each objective is trained on the training rows until its loss is certified to be within
+a tolerance of the best, its hyper-parameter is the one that does best on the validation rows, and what is shown is the
+accuracy on the test rows, which nothing else has seen.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from twofold import losses, objectives
+from twofold.clients import Clients
+from twofold.data import partition
+from twofold.evaluate import ALONE, SHARED, Comparison, Row, evaluate
+from twofold.objectives import Objective
+from twofold.problem import Problem
+from twofold.solver import solve
+
+RIDGE = 0.01
+PENALTIES = (0.03, 0.1, 0.3)
+BLENDS = (0.25, 0.5, 0.75)
+LARGEST_PIXEL = 16
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the demo is run with."""
+
+    clients: int = 20
+    labels: int = 2
+    train: int = 10
+    validation: int = 10
+    test: int = 60
+    seed: int = 0
+    algorithm: str = "acd"
+    tol: float = 1e-3
+    rounds: int = 500
+
+
+@dataclass(frozen=True, eq=False)
+class Demo:
+    """What came out: the comparison on the test rows, each objective's choice, and its grade on the validation rows."""
+
+    setting: Setting
+    comparison: Comparison
+    chosen: Mapping[str, str]
+    validation: Mapping[str, float]
+
+    @property
+    def personalised(self) -> tuple[Row, ...]:
+        """The rows that are not baselines."""
+        return tuple(row for row in self.comparison if row.name not in (SHARED, ALONE))
+
+    @property
+    def best(self) -> Row:
+        """The personalised objective that did best on the validation rows (the test rows have no say)."""
+        return max(self.personalised, key=lambda row: self.validation[row.name])
+
+
+def candidates(loss: Any) -> dict[str, dict[str, Objective]]:
+    """Every objective of the demo, with the few settings that the validation rows choose from."""
+    return {
+        SHARED: {"": objectives.traditional(loss)},
+        ALONE: {"": objectives.local(loss)},
+        "mixture": {f"λ = {lam:g}": objectives.mixture(loss, lam) for lam in PENALTIES},
+        "multi-task": {f"Λ = 1, λ = {lam:g}": objectives.multitask(loss, lam) for lam in PENALTIES},
+        "Ditto": {f"Λ = ∞, λ = {lam:g}": objectives.multitask(loss, lam, np.inf) for lam in PENALTIES},
+        "adaptive": {f"Λ = 1, α = {alpha:g}": objectives.adaptive(loss, alpha) for alpha in BLENDS},
+        "weight sharing": {
+            "private bias": objectives.weight_sharing(loss, "weight"),
+            "private weights": objectives.weight_sharing(loss, "bias"),
+        },
+        "residual": {"": objectives.residual(loss)},
+    }
+
+
+def data(setting: Setting) -> tuple[Clients, Clients, Clients]:
+    """The clients' training, validation and test rows; pixels are scaled to [0, 1]."""
+    from sklearn.datasets import load_digits  # noqa: PLC0415  (slow, and only for this)
+
+    x, y = load_digits(return_X_y=True)
+    known = setting.train + setting.validation
+    parts = partition.by_labels(y, setting.clients, setting.labels, known, setting.test, setting.seed)
+    rows, held_out = parts.take(x / LARGEST_PIXEL, y)
+    everything = Clients.from_list(rows, names=parts.names)
+    train, validation = everything.split(setting.validation / known, seed=setting.seed, stratify=True)
+    return train, validation, Clients.from_list(held_out, names=parts.names)
+
+
+def run(setting: Setting | None = None, tell: Callable[[str], Any] = lambda text: None) -> Demo:
+    """Train everything and grade it; `tell` hears what is being trained."""
+    setting = setting or Setting()
+    train, validation, test = data(setting)
+    loss = losses.softmax(10, l2=RIDGE, intercept=True)
+    rows, chosen, figures = [], {}, {}
+    for name, choices in candidates(loss).items():
+        tried = []
+        for label, objective in choices.items():
+            tell(f"{name} {label}".strip())
+            problem = Problem(objective, train)
+            result = solve(
+                problem, setting.algorithm, rounds=setting.rounds, tol=setting.tol, seed=setting.seed, progress=False
+            )
+            tried.append((evaluate(problem, result, validation).mean, label, problem, result))
+        figures[name], chosen[name], problem, result = max(tried, key=lambda one: one[0])  # the first, if equal
+        rows.append(Row(name, evaluate(problem, result, test), result, problem.objective.equation))
+    return Demo(setting, Comparison(tuple(rows)), chosen, figures)
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+def sentences(demo: Demo) -> list[str]:
+    """What was seen, in three plain sentences made from the figures."""
+    shared, alone, best = demo.comparison[SHARED], demo.comparison[ALONE], demo.best
+    first = (
+        f"With {demo.setting.train} training images of {demo.setting.labels} digits each, the shared model alone is right "
+        f"on {_percent(shared.mean)} of the test images, and each client alone on {_percent(alone.mean)}."
+    )
+    choice = demo.chosen[best.name]
+    second = (
+        f"{_start(best.name)}{f' ({choice})' if choice else ''}, the personalised objective that did best on the "
+        f"validation images, is right on {_percent(best.mean)}: {_mistakes(best.mean, shared.mean)} the shared model and "
+        f"{_mistakes(best.mean, alone.mean)} each client alone; its worst client has {_percent(best.worst)}, against "
+        f"{_percent(shared.worst)} and {_percent(alone.worst)}."
+    )
+    done = [row for row in demo.personalised if row.status == "converged"]
+    if shared.status != "converged" or not done:
+        talk = [f"{row.name} {row.rounds:,}" for row in (shared, best)]
+        return [first, second, f"Rounds of communication: {' and '.join(talk)}."]
+    least = min(done, key=lambda row: row.rounds)
+    third = (
+        f"To be certified within {demo.setting.tol:g} of its best loss, the shared model needs {shared.rounds:,} rounds of "
+        f"communication and {least.name} {least.rounds:,}, the fewest of the personalised ones."
+    )
+    return [first, second, third]
+
+
+def _mistakes(mine: float, other: float) -> str:
+    """How many mistakes, as a ratio in words that stand before "the shared model"."""
+    mine, other = 1 - mine, 1 - other
+    if round(mine, 6) == round(other, 6):
+        return "as many mistakes as"
+    if mine < other:
+        return "no mistake, unlike" if mine <= 0 else f"{other / mine:.1f} times fewer mistakes than"
+    return "more mistakes than" if other <= 0 else f"{mine / other:.1f} times more mistakes than"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def _start(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+# --- tables and files -------------------------------------------------------------------------------------------------
+
+
+def table(demo: Demo) -> Any:
+    """The comparison as a table of rich's."""
+    from rich import box  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    s = demo.setting
+    out = Table(
+        title=f"Digits: {s.clients} clients with {s.labels} digits each, {s.train} training and {s.test} test images",
+        caption=f"rounds: until {s.algorithm} was certified within {s.tol:g} of the best loss · "
+        "kB: sent and received per client",
+        box=box.SIMPLE_HEAD,
+        title_style="bold",
+    )
+    out.add_column("")
+    out.add_column("chosen on validation", style="dim")
+    for heading in ("accuracy", "worst client", "rounds", "kB"):
+        out.add_column(heading, justify="right")
+    top = max(row.mean for row in demo.comparison)
+    for i, row in enumerate(demo.comparison):
+        rounds = f"{row.rounds:,}" + {"converged": "", "budget": "+", "diverged": " (diverged)"}[row.status]
+        figures = (_percent(row.mean), _percent(row.worst), rounds, f"{row.bytes / 1000:,.0f}")
+        style = "bold" if row.mean == top else None
+        out.add_row(row.name, demo.chosen[row.name], *figures, style=style, end_section=i == 1)
+    return out
+
+
+def write(demo: Demo, folder: str | Path) -> tuple[Path, Path]:
+    """Write `accuracy.png` and `accuracy.csv` (one row per client, one column per objective) into a folder."""
+    from twofold.report import plots  # noqa: PLC0415  (matplotlib)
+
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    s = demo.setting
+    picture = plots.clients(
+        demo.comparison,
+        folder / "accuracy.png",
+        title=f"Who recognises its own digits? {s.clients} clients, {s.labels} digits each",
+        notes=demo.chosen,
+        baselines=(SHARED, ALONE),
+    )
+    numbers = folder / "accuracy.csv"
+    with numbers.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["client", *(row.name for row in demo.comparison)])
+        columns = zip(*(row.evaluation.personal for row in demo.comparison), strict=True)
+        names = demo.comparison.rows[0].evaluation.names
+        writer.writerows([name, *(f"{v:.6f}" for v in values)] for name, values in zip(names, columns, strict=True))
+    return picture, numbers
+
+
+def show(setting: Setting | None = None, out: str | Path = "twofold-demo") -> Demo:
+    """Run the demo, print the table and what was seen, and write the plot."""
+    from rich.console import Console  # noqa: PLC0415
+
+    console, aside = Console(), Console(stderr=True)
+    with aside.status("Reading the digits …") as status:
+        demo = run(setting, lambda what: status.update(f"Training {what} …"))
+    picture, numbers = write(demo, out)
+    console.print(table(demo))
+    for sentence in sentences(demo):
+        console.print(sentence, highlight=False)
+    console.print(f"\nEvery client's accuracy: {picture} and {numbers.name} beside it.", highlight=False)
+    return demo
