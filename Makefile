@@ -48,7 +48,8 @@ $(VENV)/.core: EXTRAS :=
 $(VENV)/.dev: EXTRAS := [dev]
 $(VENV)/.bench: EXTRAS := [bench]
 $(VENV)/.core $(VENV)/.dev $(VENV)/.bench: pyproject.toml
-	@echo "Installing twofold$(EXTRAS) into $(VENV) ..."
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"twofold needs Python 3.11 or newer, and $(PYTHON) is {sys.version.split()[0]}. Name another: make PYTHON=python3.12 ...")'
+	@echo "Installing twofold$(EXTRAS) into $(VENV) (a minute or two) ..."
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.$(EXTRAS)'
 	@touch $@ $(VENV)/.core

@@ -1,7 +1,7 @@
 """The list of methods that the tests share, each with what it must reach, and by when, according to theory.
 
-A method is either exact (it converges to the optimum, and theory says by which iteration) or noisy (it stops at a distance
-from it that theory bounds by the variance of the sampled gradients, which is computed here from all the rows there are).
+A method is either exact (it converges to the optimum, and theory says by which iteration) or noisy (it stops at a
+distance from it that theory bounds by the variance of the sampled gradients, computed here from all the rows there are).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from problems import Facts, Spread
 
+from problems import Facts, Spread
 from twofold.algorithms import ACD, ASCD, ASVRCD, LSGD, SCD, SVRCD, Algorithm, L2SGDPlus, PFedMe
 from twofold.theory import rates, stepsizes
 
@@ -41,7 +41,7 @@ class Noisy:
     measure: str
     """"gap" for F − F*, "distance" for ‖x − x*‖², in the scaled space."""
     bound: Callable[[Facts, float], tuple[float, float]]
-    """From a transient that is to be left: the iterations until then, and the bound on the measure with the noise added."""
+    """For a transient that is to be left: the iterations until then, and the bound on the measure, noise included."""
 
 
 # --- exact methods ----------------------------------------------------------------------------------------------------
@@ -62,14 +62,29 @@ def _svrcd(f: Facts, eps: float) -> float:
 
 
 def _l2sgd_plus(f: Facts, eps: float) -> float:
-    # What is recorded is recorded after an averaging step: its w is the mean of the β of one iteration earlier, and both
-    # count, so that F − F* ≤ (L/2)(‖β⁻ − β*‖² + ‖β − β*‖²).
+    # Records are taken after an averaging step, when w is the mean of the β of one iteration earlier. Both count:
+    # F − F* ≤ (L/2)(‖β⁻ − β*‖² + ‖β − β*‖²).
     (w, beta), p = f.optimum, stepsizes.l2sgd_plus(f.c)["p"]
     pull2 = f.problem.objective.lam**2 * np.sum((beta - w[None]).reshape(f.problem.M, -1) ** 2, axis=1)
     weights2 = f.problem.clients.weights**2
     sigma2 = weights2 @ (f.noise.of_beta + pull2) / (1 - p) + weights2 @ pull2 / p
     start = rates.initial_error("l2sgd_plus", f.c, f.gap, f.distance2, n=f.most_rows, sigma2=float(sigma2))
     return rates.predict("l2sgd_plus", f.c, f.distance_for(eps) / 2, n=f.most_rows, initial=start).iterations
+
+
+def _scd_full(f: Facts, eps: float) -> float:
+    return rates.predict("scd", f.c, f.distance_for(eps), initial=f.distance2).iterations
+
+
+def _ascd_full(f: Facts, eps: float) -> float:
+    return math.log(f.distance2 / f.distance_for(eps)) / -math.log1p(-_ascd_steps(f)[0] * f.c.mu)
+
+
+def _ascd_steps(f: Facts) -> tuple[float, float]:
+    # There is no theorem for ASCD. It is held to SCD's: to its contraction with the shorter, and to its noise with the
+    # longer of ASCD's two steps η and γ. Momentum may take nothing away from what a plain method is promised.
+    hyper = stepsizes.ascd(f.c, f.rows)
+    return min(hyper["eta"], hyper["gamma"]), max(hyper["eta"], hyper["gamma"])
 
 
 def _gradient_descent(f: Facts, eps: float) -> float:
@@ -89,6 +104,8 @@ EXACT = (
     Exact("asvrcd", ASVRCD(), 1e-8, _asvrcd),
     Exact("svrcd", SVRCD(), 1e-8, _svrcd),
     Exact("lsgd_full", LSGD(tau=1, batch=None), 1e-10, _gradient_descent),
+    Exact("scd_full", SCD(batch=None), 1e-8, _scd_full),
+    Exact("ascd_full", ASCD(batch=None), 1e-8, _ascd_full),
     Exact("l2sgd_plus", L2SGDPlus(), 1e-8, _l2sgd_plus, needs="mixture"),
     Exact("pfedme_full", PFedMe(local_rounds=1, inner_steps=60, batch=None), 1e-8, _pfedme, needs="mixture"),
 )
@@ -112,12 +129,9 @@ def _scd(f: Facts, transient: float) -> tuple[float, float]:
 
 
 def _ascd(f: Facts, transient: float) -> tuple[float, float]:
-    # There is no theorem for ASCD. It is held to SCD's, with the longer of its own two steps η and γ: momentum may take
-    # nothing away from what a plain method is promised.
-    hyper = stepsizes.ascd(f.c, f.rows)
-    longest, shortest = max(hyper["eta"], hyper["gamma"]), min(hyper["eta"], hyper["gamma"])
-    k = math.log(1 / transient) / -math.log1p(-shortest * f.c.mu)
-    noise = stepsizes.scd_neighbourhood(longest, f.c.mu, _estimator(f, hyper["p_w"]))
+    shorter, longer = _ascd_steps(f)
+    k = math.log(1 / transient) / -math.log1p(-shorter * f.c.mu)
+    noise = stepsizes.scd_neighbourhood(longer, f.c.mu, _estimator(f, stepsizes.w_probability(f.c)))
     return k, transient * f.distance2 + noise
 
 

@@ -146,7 +146,7 @@ class Facts:
 
     @property
     def smoothness(self) -> float:
-        """A bound on the largest eigenvalue of the whole ∇²F: for a positive matrix, the sum over its diagonal blocks."""
+        """A bound on the largest eigenvalue of the whole ∇²F ⪰ 0: the sum of those of its diagonal blocks."""
         return self.c.L_w + self.c.L_beta
 
     def distance_for(self, gap: float) -> float:

@@ -78,7 +78,9 @@ class Evaluation:
         """The client whose personal grade is lowest; the first of them if there are several."""
         return _worst(self.names, self.personal)
 
-    def quantiles(self, q: Sequence[float] = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0), part: str = "personal") -> np.ndarray:
+    def quantiles(
+        self, q: Sequence[float] = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0), part: str = "personal"
+    ) -> np.ndarray:
         """Quantiles over clients of a part's grade."""
         return np.quantile(self[part], q)
 
@@ -87,7 +89,9 @@ class Evaluation:
         out: dict[str, dict[str, Any]] = {}
         for part, grades in self.grades.items():
             worst = _worst(self.names, grades)
-            spread = {f"{100 * q:.0f} %": float(v) for q, v in zip(QUANTILES, np.quantile(grades, QUANTILES), strict=True)}
+            spread = {
+                f"{100 * q:.0f} %": float(v) for q, v in zip(QUANTILES, np.quantile(grades, QUANTILES), strict=True)
+            }
             out[part] = {"mean": float(grades.mean()), "worst": worst.grade, "worst_client": worst.client, **spread}
         return out
 
@@ -135,7 +139,8 @@ def evaluate(
     for stack, own in zip(problem.stacks, problem.split(beta), strict=True):
         held = test.stack(np.asarray(stack.position))
         found.append(_grades(kinds, problem.objective, stack, w, own, tree.cast((held.x, held.y, held.count))))
-    grades = {part: np.asarray(values, np.float64) for part, values in problem.join(tuple(found)).items()}
+    everyone = problem.join(tuple(found))
+    grades = {part: np.asarray(everyone[part], np.float64) for part, _ in kinds}
     return Evaluation(
         names=test.names,
         rows=np.asarray(test.counts),
@@ -174,7 +179,9 @@ def _same_clients(train: Clients, test: Clients) -> None:
     if train.names == test.names:
         return
     if len(train) != len(test):
-        raise ValueError(f"There are {len(train)} training clients but {len(test)} test clients: give each its own rows.")
+        raise ValueError(
+            f"There are {len(train)} training clients but {len(test)} test clients: give each its own rows."
+        )
     m = next(m for m, (a, b) in enumerate(zip(train.names, test.names, strict=True)) if a != b)
     raise ValueError(
         f"Test clients must have the training clients' names in the same order, but client {m} is named "
@@ -301,7 +308,12 @@ class Comparison:
     def __str__(self) -> str:
         lines = [["", f"{self.measure}, mean", "worst client", "rounds", "bytes per client", "seconds"]]
         for row in self.rows:
-            figures = [_show(row.mean, self.measure), _show(row.worst, self.measure), f"{row.rounds:,}", f"{row.bytes:,}"]
+            figures = [
+                _show(row.mean, self.measure),
+                _show(row.worst, self.measure),
+                f"{row.rounds:,}",
+                f"{row.bytes:,}",
+            ]
             ended = "" if row.status != "diverged" else "  (diverged)"
             lines.append([row.name, *figures, f"{row.seconds:.1f}{ended}"])
         return "\n".join(_align(lines))
@@ -357,6 +369,8 @@ def _align(lines: list[list[str]]) -> list[str]:
     """Names to the left, figures to the right."""
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return [
-        "  ".join(c.ljust(n) if i == 0 else c.rjust(n) for i, (c, n) in enumerate(zip(line, widths, strict=True))).rstrip()
+        "  ".join(
+            c.ljust(n) if i == 0 else c.rjust(n) for i, (c, n) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
         for line in lines
     ]

@@ -51,10 +51,13 @@ class OfUser:
     def __init__(self, function: Callable[[Pytree, Pytree], Any], problem: Problem) -> None:
         self.function = function
         self.join = problem.join
+        self._sizes = tuple(len(positions) for positions in problem._positions)
         self._same = (function, tuple(tuple(p.tolist()) for p in problem._positions))
 
     def __call__(self, program: tuple, w: Pytree, parts: tuple) -> jax.Array:
-        value = jnp.asarray(self.function(w, self.join(parts)))
+        # A sharded run may fill its stacks up with clients of weight zero: these are not the user's.
+        real = tuple(jax.tree.map(lambda leaf, n=n: leaf[:n], part) for part, n in zip(parts, self._sizes, strict=True))
+        value = jnp.asarray(self.function(w, self.join(real)))
         if value.shape != ():
             raise ValueError(
                 f"A metric must give one number, but {self.function} gave an array of shape {value.shape}."

@@ -29,6 +29,7 @@ class Member(NamedTuple):
     weight: Any
     position: Any
     own: Pytree
+    share: Any  # in means over clients: its weight, or zero for a repeat that only fills up a shard
 
 
 class Sample(NamedTuple):
@@ -141,15 +142,26 @@ class Problem:
     @cached_property
     def stacks(self) -> tuple[Member, ...]:
         """The clients' data on the device, one stack per bucket."""
-        return self._stacks(None)
+        return tree.cast(self.host_stacks)
 
-    def _stacks(self, dtype: Any) -> tuple[Member, ...]:
+    @cached_property
+    def host_stacks(self) -> tuple[Member, ...]:
+        """The same on the host, in the precision that the device will have."""
+        return self.stacks_as(np.dtype(jnp.result_type(float)))
+
+    def stacks_as(self, dtype: np.dtype) -> tuple[Member, ...]:
+        """The padded stacks as NumPy arrays, with floating numbers in the given precision."""
         own = self.objective.own(self.clients)
+
+        def precise(leaf: Any) -> np.ndarray:
+            array = np.asarray(leaf)
+            return array.astype(dtype, copy=False) if np.issubdtype(array.dtype, np.floating) else array
 
         def one(positions: np.ndarray) -> Member:
             stack = self.clients.stack(positions)
             mine = jax.tree.map(lambda leaf: np.asarray(leaf)[positions], own)
-            return tree.cast(Member(stack.x, stack.y, stack.count, stack.weight, stack.position, mine), dtype)
+            member = Member(stack.x, stack.y, stack.count, stack.weight, stack.position, mine, stack.weight)
+            return jax.tree.map(precise, member)
 
         return tuple(one(positions) for positions in self._positions)
 
@@ -157,8 +169,8 @@ class Problem:
         """Client m's data alone, unpadded."""
         client = self.clients[m]
         own = jax.tree.map(lambda leaf: np.asarray(leaf)[m], self.objective.own(self.clients))
-        count = np.int32(self.clients.counts[m])
-        return tree.cast(Member(client.x, client.y, count, np.float64(client.weight), np.int32(m), own))
+        count, weight = np.int32(self.clients.counts[m]), np.float64(client.weight)
+        return tree.cast(Member(client.x, client.y, count, weight, np.int32(m), own, weight))
 
     def split(self, beta: Pytree) -> tuple[Pytree, ...]:
         """Everyone's β (leading client axis) cut into the buckets."""
@@ -274,12 +286,12 @@ def _per_client(function: Any, stacks: tuple[Member, ...], parts: tuple[Pytree, 
 def weighted_mean(stacks: tuple[Member, ...], values: list[Pytree] | tuple[Pytree, ...]) -> Pytree:
     """Σ_m p_m v_m, in client order: the one mean over clients that every engine takes."""
 
-    def total(weight: jax.Array, leaf: jax.Array) -> jax.Array:
+    def total(share: jax.Array, leaf: jax.Array) -> jax.Array:
         # A product and a sum, not a dot: under vmap over seeds a dot would first have to transpose.
-        return jnp.sum(weight.reshape(-1, *(1,) * (leaf.ndim - 1)) * leaf, axis=0)
+        return jnp.sum(share.reshape(-1, *(1,) * (leaf.ndim - 1)) * leaf, axis=0)
 
     totals = [
-        jax.tree.map(lambda leaf, weight=stack.weight: total(weight, leaf), value)
+        jax.tree.map(lambda leaf, share=stack.share: total(share, leaf), value)
         for stack, value in zip(stacks, values, strict=True)
     ]
     return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *totals)

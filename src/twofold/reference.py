@@ -51,7 +51,7 @@ class _Blocks:
         self.w0 = np.asarray(flat_w, np.float64)
         self.beta0 = np.tile(np.asarray(flat_beta, np.float64), (self.M, 1))
         self.weights = np.asarray(problem.clients.weights, np.float64)
-        self.stacks = problem._stacks(jnp.float64)
+        self.stacks = tree.cast(problem.stacks_as(np.dtype(np.float64)), jnp.float64)
         self._functions = {name: jax.jit(jax.vmap(f, in_axes=(0, None, 0))) for name, f in self._of_one().items()}
 
     def _of_one(self) -> dict[str, Any]:
@@ -263,7 +263,11 @@ def _check(blocks: _Blocks, first: float, middle: Any, norm: float, w: np.ndarra
             f"The minimiser runs off to infinity (largest entry so far {largest:.3g}): separable classes without a ridge, "
             "most likely. Give the loss a ridge, l2 > 0."
         )
-    if norm > 1e-10 * first and norm > 1e-13 * (1 + abs(value)):
+    random = np.random.default_rng(0)
+    near = [x * (1 + 1e-14 * random.choice([-1.0, 1.0], x.shape)) for x in (w, beta)]
+    slopes = [blocks.value_and_gradient(*x)[1:] for x in ((w, beta), near)]
+    noise = blocks.norm(*(b - a for a, b in zip(*slopes, strict=True)))  # what the last digits of the point amount to
+    if norm > max(1e-10 * first, noise, 1e-14 * (1 + abs(value))):
         raise NotConvexError(
             f"No minimiser was found: ‖∇F‖ is {norm:.3g} where the search ended, after {first:.3g} at its start. The "
             "problem is not bounded below, or not smooth, most likely."

@@ -206,14 +206,13 @@ class _Run:
         engine = engines.get(self.options.engine)(self.algorithm, self.problem, self.seeds, self.start, slots)
         schedule = Schedule(engine.algorithm, self.problem, jnp.stack([randomness.root(s) for s in self.seeds]))
         tracks = [_Track(self, schedule, row) for row in range(len(self.seeds))]
-        program = (self.problem.objective, jnp.asarray(self.problem.scale, jnp.result_type(float)), self.problem.stacks)
-        self._record_start(tracks, program, began)
+        self._record_start(tracks, engine, began)
         k, patience = 0, 32 if (self.budget.tol or self.budget.target or self.budget.seconds) else MOST_SLOTS
         with _bar(self.options.progress, self._total()) as tick:
             while any(track.status is None for track in tracks):
                 count, where, flags = self._next(tracks, schedule, k, max(slots, 1), patience, bool(slots))
                 snapshots = engine.advance(k, count, where)
-                self._record(tracks, program, snapshots, where, flags, k, began)
+                self._record(tracks, engine, snapshots, where, flags, k, began)
                 k, patience = k + count, min(2 * patience, MOST_SLOTS)
                 tick(min(t.rounds if self.by_rounds else t.k for t in tracks))
         took = time.perf_counter() - began
@@ -244,21 +243,25 @@ class _Run:
         where = np.where(some, order - 1, slots if keep else 1)[:count]
         return count, where, flags[:, :count]
 
-    def _record_start(self, tracks: list[_Track], program: tuple, began: float) -> None:
+    def _record_start(self, tracks: list[_Track], engine: Any, began: float) -> None:
         w, beta = tree.cast(self.start)
-        first = jax.tree.map(lambda leaf: leaf[None, None], Snapshots(w, self.problem.split(beta)))
-        values = measure.evaluate(self.metrics, program, first, np.zeros(1, np.int32))
+        here = Snapshots(w, self.problem.split(beta))
+        first = jax.tree.map(lambda leaf: leaf[None, None], here)
+        everything = (self.problem.objective, engine.program[1], self.problem.stacks)
+        values = measure.evaluate(self.metrics, everything, first, np.zeros(1, np.int32))
         for track in tracks:
-            track.extend(np.zeros(1, int), dict(values), lambda _: _fetch(first, 0, 0), time.perf_counter() - began)
+            track.extend(
+                np.zeros(1, int), dict(values), lambda _: jax.tree.map(np.asarray, here), time.perf_counter() - began
+            )
 
     def _record(
-        self, tracks: list[_Track], program: tuple, snapshots: Any, where: np.ndarray, flags: np.ndarray, k: int,
+        self, tracks: list[_Track], engine: Any, snapshots: Any, where: np.ndarray, flags: np.ndarray, k: int,
         began: float,
     ) -> None:  # fmt: skip
         """Evaluate what was kept, all seeds together, and hand each track its share."""
         rows, places = np.nonzero(flags)
         if len(rows):
-            values = measure.evaluate(self.metrics, program, snapshots, where[places] * len(tracks) + rows)
+            values = measure.evaluate(self.metrics, engine.program, snapshots, where[places] * len(tracks) + rows)
             now = time.perf_counter() - began
             for row, track in enumerate(tracks):
                 mine = rows == row
@@ -267,17 +270,12 @@ class _Run:
                     track.extend(
                         k + places[mine] + 1,
                         {name: v[mine] for name, v in values.items()},
-                        lambda i, row=row, slots=slots: _fetch(snapshots, slots[i], row),
+                        lambda i, row=row, slots=slots: engine.fetch(snapshots, slots[i], row),
                         now,
                     )
         for track in tracks:
             if track.status is None:
                 track.spend(k + len(where))
-
-
-def _fetch(snapshots: Snapshots, slot: int, row: int) -> Snapshots:
-    """One iterate, on the host."""
-    return jax.tree.map(lambda leaf: np.asarray(leaf[slot, row]), snapshots)
 
 
 class _Track:

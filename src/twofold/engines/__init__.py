@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from twofold.engines.messages import Messages
+from twofold.engines.sharded import Sharded
 from twofold.engines.simulate import Simulate
 
-REGISTRY: dict[str, Any] = {"simulate": Simulate, "messages": Messages}
+REGISTRY: dict[str, Any] = {"simulate": Simulate, "messages": Messages, "sharded": Sharded}
 
 
 def get(name: str) -> Any:

@@ -186,6 +186,7 @@ class Messages:
     def __init__(self, algorithm: Algorithm, problem: Problem, seeds: list[int], start: Any, slots: int) -> None:
         self.algorithm = tree.cast(algorithm)
         self.problem, self.slots = problem, slots
+        self.program = (problem.objective, jnp.asarray(problem.scale, jnp.result_type(float)), problem.stacks)
         self.runs = [_OneSeed(self.algorithm, problem, seed, start) for seed in seeds]
 
     def advance(self, k: int, count: int, slots: np.ndarray) -> Any:
@@ -200,6 +201,10 @@ class Messages:
         blank = jax.tree.map(jnp.zeros_like, next(iter(taken.values()))) if taken else None
         shots = [taken.get(slot, blank) for slot in range(max(self.slots, 1))]
         return None if blank is None else jax.tree.map(lambda *leaves: jnp.stack(leaves), *shots)
+
+    def fetch(self, snapshots: Snapshots, slot: int, row: int) -> Snapshots:
+        """One iterate, on the host."""
+        return jax.tree.map(lambda leaf: np.asarray(leaf[slot, row]), snapshots)
 
     def _report(self, run: _OneSeed) -> Snapshots:
         w = tree.scale(self.problem.scale, run.server.model())

@@ -6,6 +6,7 @@ afterwards, since a metric of many iterates at once is a matrix product where on
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -44,13 +45,13 @@ class Simulate:
         self.problem = problem
         keys = jnp.stack([randomness.root(seed) for seed in seeds])
         self._many = len(seeds) > 1
-        self._program = (problem.objective, jnp.asarray(problem.scale, jnp.result_type(float)), problem.stacks)
-        self._streams = _streams(keys if self._many else keys[0], problem.stacks, self._many)
+        self.program = (problem.objective, jnp.asarray(problem.scale, jnp.result_type(float)), problem.stacks)
+        self._streams = client_streams(keys if self._many else keys[0], problem.stacks, self._many)
         w, beta = start
-        first = _first(self.algorithm, self._program, w, problem.split(beta))
-        self.state: State = _repeat(first, len(seeds)) if self._many else first
+        first = first_state(self.algorithm, self.program, w, problem.split(beta))
+        self.state: State = repeat_state(first, len(seeds)) if self._many else first
         self.slots = slots
-        shape = jax.eval_shape(_report, self.algorithm, self._program, first)
+        shape = jax.eval_shape(report, self.algorithm, self.program, first)
         lead = (slots + 1, len(seeds)) if self._many else (slots + 1,)
         self._buffer = jax.tree.map(lambda leaf: jnp.zeros((*lead, *leaf.shape), leaf.dtype), shape) if slots else None
 
@@ -62,20 +63,24 @@ class Simulate:
         padded = np.full(CAPACITY, self.slots, np.int32)
         padded[:count] = slots
         self.state, self._buffer = _advance(
-            self.algorithm, self._program, self.state, self._buffer, self._streams, jnp.int32(k), jnp.int32(count),
+            self.algorithm, self.program, self.state, self._buffer, self._streams, jnp.int32(k), jnp.int32(count),
             jnp.asarray(padded), many=self._many,
         )  # fmt: skip
         if self._buffer is None:
-            return jax.tree.map(lambda leaf: leaf[None, None], _show(self.algorithm, self._program, self.state))
+            return jax.tree.map(lambda leaf: leaf[None, None], _show(self.algorithm, self.program, self.state))
         return self._buffer if self._many else jax.tree.map(lambda leaf: leaf[:, None], self._buffer)
 
+    def fetch(self, snapshots: Snapshots, slot: int, row: int) -> Snapshots:
+        """One iterate, on the host."""
+        return jax.tree.map(lambda leaf: np.asarray(leaf[slot, row]), snapshots)
 
-def _repeat(first: State, times: int) -> State:
+
+def repeat_state(first: State, times: int) -> State:
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (times, *jnp.shape(leaf))), first)
 
 
 @partial(jax.jit, static_argnums=2)
-def _streams(keys: jax.Array, stacks: tuple, many: bool) -> tuple:
+def client_streams(keys: jax.Array, stacks: tuple, many: bool) -> tuple:
     """The common stream, and each client's own, derived once for the whole run."""
 
     def one(key: jax.Array) -> tuple:
@@ -86,7 +91,7 @@ def _streams(keys: jax.Array, stacks: tuple, many: bool) -> tuple:
 
 
 @jax.jit
-def _first(algorithm: Algorithm, program: tuple, w: Pytree, parts: tuple[Pytree, ...]) -> State:
+def first_state(algorithm: Algorithm, program: tuple, w: Pytree, parts: tuple[Pytree, ...]) -> State:
     objective, scale, stacks = program
     scaled = tree.scale(1 / scale, w)
 
@@ -96,16 +101,29 @@ def _first(algorithm: Algorithm, program: tuple, w: Pytree, parts: tuple[Pytree,
     return State(algorithm.init(scaled), tuple(jax.vmap(one)(s, b) for s, b in zip(stacks, parts, strict=True)))
 
 
-def _report(algorithm: Algorithm, program: tuple, state: State) -> Snapshots:
+def report(algorithm: Algorithm, program: tuple, state: State) -> Snapshots:
     w = tree.scale(program[1], algorithm.model(state.shared))
     return Snapshots(w, tuple(jax.vmap(algorithm.personal)(private) for private in state.privates))
 
 
-_show = jax.jit(_report)
+_show = jax.jit(report)
 
 
-def step(algorithm: Algorithm, program: tuple, state: State, plan: Any, own: tuple, k: Any) -> State:
-    """One iteration of all clients and the server."""
+def alone(mean: Any) -> Any:
+    """The mean over all clients where all are here."""
+    return mean
+
+
+def step(
+    algorithm: Algorithm,
+    program: tuple,
+    state: State,
+    plan: Any,
+    own: tuple,
+    k: Any,
+    total: Callable[[Any], Any] = alone,
+) -> State:
+    """One iteration of all clients and the server; `total` adds up the means of clients that are elsewhere."""
     objective, scale, stacks = program
 
     def client(member: Any, private: Any, key: jax.Array) -> Any:
@@ -113,7 +131,7 @@ def step(algorithm: Algorithm, program: tuple, state: State, plan: Any, own: tup
         return algorithm.client(plan, state.shared, private, oracle, randomness.of(key, k))
 
     moved = [jax.vmap(client)(*each) for each in zip(stacks, state.privates, own, strict=True)]
-    mean = weighted_mean(stacks, [message for _, message in moved])
+    mean = total(weighted_mean(stacks, [message for _, message in moved]))
     shared = algorithm.server(plan, state.shared, mean)
 
     def receive(member: Any, private: Any) -> Any:
@@ -123,11 +141,11 @@ def step(algorithm: Algorithm, program: tuple, state: State, plan: Any, own: tup
     return State(shared, privates)
 
 
-@partial(jax.jit, static_argnames="many", donate_argnums=3)
-def _advance(
+def advance(
     algorithm: Algorithm, program: tuple, state: State, buffer: Snapshots | None, streams: tuple, k: Any, count: Any,
-    slots: jax.Array, many: bool,
+    slots: jax.Array, many: bool, total: Callable[[Any], Any] = alone,
 ) -> tuple[State, Snapshots | None]:  # fmt: skip
+    """`count` iterations from the k-th on, of one seed or of many in lock step."""
     common, own = streams
     # A plan is pure in (stream, k): drawn here for all iterations at once, outside the loop.
     numbers = k + jnp.arange(slots.shape[0], dtype=jnp.int32)
@@ -135,8 +153,8 @@ def _advance(
     plans = jax.vmap(draw, in_axes=(0, None), out_axes=1)(common, numbers) if many else draw(common, numbers)
 
     def one(state: State, own: tuple, plan: Any, k: Any) -> tuple[State, Snapshots | None]:
-        state = step(algorithm, program, state, plan, own, k)
-        return state, None if buffer is None else _report(algorithm, program, state)
+        state = step(algorithm, program, state, plan, own, k, total)
+        return state, None if buffer is None else report(algorithm, program, state)
 
     all_seeds = jax.vmap(one, in_axes=(0, 0, 0, None)) if many else one
 
@@ -147,3 +165,6 @@ def _advance(
         return state, jax.tree.map(lambda b, x: b.at[slots[i]].set(x), kept, shot)
 
     return jax.lax.fori_loop(jnp.int32(0), count, body, (state, buffer))
+
+
+_advance = partial(jax.jit, static_argnames=("many", "total"), donate_argnums=(2, 3))(advance)

@@ -47,6 +47,7 @@ def clients(
     """
     import matplotlib  # noqa: PLC0415  (slow, and only for those who draw)
     from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
 
     percent = comparison.measure == "accuracy"
     factor = 100.0 if percent else 1.0
@@ -54,18 +55,22 @@ def clients(
     low, high = min(g.min() for g in grades), max(g.max() for g in grades)
     pad = 0.04 * max(high - low, 1e-12)
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(8.2, 1.55 + 0.5 * len(comparison)), layout="constrained")  # not pyplot: no global state
+        figure = Figure(
+            figsize=(8.2, 1.55 + 0.5 * len(comparison)), layout="constrained"
+        )  # not pyplot: no global state
         axes = figure.add_subplot()
         for i, (row, values) in enumerate(zip(comparison, grades, strict=True)):
             colour = COLOURS[1] if row.name in baselines else COLOURS[0]
             x, y = _swarm(values, (high - low + 2 * pad) / 90)
-            axes.scatter(x, i + y, s=15, color=colour, alpha=0.75, linewidths=0, zorder=3)
-            axes.plot([values.mean()] * 2, [i - 0.36, i + 0.36], color=INK, linewidth=2, zorder=4)
+            axes.scatter(x, i + y, s=19, color=colour, alpha=0.8, linewidths=0, zorder=3)
+            axes.plot([values.mean()] * 2, [i - 0.34, i + 0.3], color=INK, linewidth=1.6, zorder=2)
             axes.annotate(
                 f"{values.mean():.1f}" if percent else f"{values.mean():.3g}",
-                (values.mean(), i - 0.36), xytext=(0, 1), textcoords="offset points", ha="center", va="bottom",
+                (values.mean(), i - 0.34), xytext=(0, 0), textcoords="offset points", ha="center", va="bottom",
                 fontsize=8, fontweight="bold", zorder=5,
             )  # fmt: skip
+            if i and (row.name in baselines) != (comparison.rows[i - 1].name in baselines):
+                axes.axhline(i - 0.66, color=QUIET, linewidth=0.6, linestyle=(0, (1, 3)), zorder=1)
             note = (notes or {}).get(row.name, "")
             side = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "annotation_clip": False}
             axes.annotate(row.name, (0, i), xytext=(-8, 4 if note else 0), ha="right", va="center", **side)
@@ -79,6 +84,7 @@ def clients(
         axes.set_xlim(low - pad, high + pad)
         axes.set_ylim(len(comparison) - 0.4, -0.75)
         axes.set_yticks([])
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=percent))
         axes.set_xlabel("test accuracy of each client, %" if percent else f"{comparison.measure} of each client")
         axes.grid(axis="x", color=GRID, linewidth=0.7, zorder=0)
         axes.set_axisbelow(True)
@@ -116,6 +122,6 @@ def _swarm(values: np.ndarray, width: float) -> tuple[np.ndarray, np.ndarray]:
 def _size(count: float) -> str:
     for unit in ("B", "kB", "MB"):
         if count < 1000:
-            return f"{count:,.0f} {unit}"
+            return f"{count:.3g} {unit}"
         count /= 1000
-    return f"{count:,.1f} GB"
+    return f"{count:.3g} GB"

@@ -1,5 +1,8 @@
 """Theory is numbers you can call: constants of a problem, step sizes from constants, rates from both."""
 
+from importlib import import_module
+from typing import Any
+
 from twofold.theory import constants, rates, stepsizes
 from twofold.theory.constants import Constants, LossConstants
 from twofold.theory.rates import LowerBounds, Prediction, Table, chain_rounds, lower_bounds, predict, table1, table2
@@ -19,3 +22,12 @@ __all__ = [
     "table1",
     "table2",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`instances` and its `lower_bound_instance` on first use: they alone know a problem, and problems import us."""
+    if name == "instances":
+        return import_module("twofold.theory.instances")
+    if name == "lower_bound_instance":
+        return import_module("twofold.theory.instances").lower_bound_instance
+    raise AttributeError(f"module 'twofold.theory' has no attribute {name!r}")

@@ -14,7 +14,7 @@ Where this differs from the print, on purpose:
 - The printed blocks hold two links in a row, so that a round gains two coordinates, and 3 is their largest eigenvalue
   where single links have 2. With single links L^w/μ is the chain's own condition number.
 - One client against M−1, as printed, makes L^w about M/2 times the chain's: the bound would lose a factor √(M/2). Here
-  the groups are equal, or differ by one client.
+  the groups are equal; for an odd M they differ by one client, and the chain has (M−1)/M of the condition number.
 - Both ends are free: A_11 is 1 + c, not 2 + c. The constants and the minimiser are then exact in d dimensions too.
 - Off-diagonals of +1 and the sign of e_1 only change signs of coordinates; these are the usual ones.
 """
@@ -22,7 +22,6 @@ Where this differs from the print, on purpose:
 from __future__ import annotations
 
 import math
-from numbers import Real
 from typing import Any, NamedTuple
 
 import jax
@@ -33,7 +32,7 @@ from twofold.clients import Clients
 from twofold.losses import Rows
 from twofold.objectives.base import NOTHING, Objective, positive
 from twofold.problem import Optimum, Problem
-from twofold.theory.constants import Constants
+from twofold.theory.constants import SYMBOLS, Constants
 from twofold.theory.rates import LowerBounds, chain_rounds
 from twofold.tree import Pytree, record, static
 
@@ -101,7 +100,9 @@ class LowerBound(Objective):
         own = _clients(self.M, self.n)
         same = all(np.array_equal(getattr(clients, k), getattr(own, k)) for k in ("x", "y", "counts", "weights"))
         if not same:
-            raise ValueError(f"The lower-bound instance has its own {self.M} clients of {self.n} rows, got {clients!r}.")
+            raise ValueError(
+                f"The lower-bound instance has {self.M} clients of {self.n} rows of its own, got {clients!r}."
+            )
         return self
 
     def value(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> jax.Array:
@@ -111,7 +112,8 @@ class LowerBound(Objective):
         total = jnp.zeros(())
         if self.shared is not None:
             first, second = (
-                jnp.sum(jnp.where((rows.y == g)[None, :], mass, 0), axis=1) / share for g, share in enumerate(self.shares)
+                jnp.sum(jnp.where((rows.y == group)[None, :], mass, 0), axis=1) / share
+                for group, share in enumerate(self.shares)
             )
             odd = jnp.arange(self.d_w - 1) % 2 == 0  # the links (1,2), (3,4), …
             links = jnp.where(odd[None, :], second[:, None], first[:, None])
@@ -131,10 +133,15 @@ class LowerBound(Objective):
         if self.private is not None:
             low.append(self.private.ridge / self.M)
             top["beta"] = (_longest_wave(self.d_beta) * self.private.stiffness + self.private.ridge) / self.M
-        names = ("mu", "L_w", "L_beta", "calL_w", "calL_beta")
-        values = (min(low) / self.n, top["w"] / self.n, top["beta"] / self.n, top["w"], top["beta"])
-        how, why = dict.fromkeys(names, "certified"), dict.fromkeys(names, "the spectrum of the chain, attained")
-        return Constants(**dict(zip(names, values, strict=True)), how=how, why=why)
+        return Constants(
+            mu=min(low) / self.n,
+            L_w=top["w"] / self.n,
+            L_beta=top["beta"] / self.n,
+            calL_w=top["w"],
+            calL_beta=top["beta"],
+            how=dict.fromkeys(SYMBOLS, "certified"),
+            why=dict.fromkeys(SYMBOLS, "the spectrum of the chain, attained"),
+        )
 
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
         """Both parts."""
@@ -151,9 +158,9 @@ class LowerBound(Objective):
 
 def _energy(chain: Chain, z: jax.Array, links: jax.Array, ridge: jax.Array, pull: jax.Array) -> jax.Array:
     """The chains of all n components, each term with a weight: links (n, d−1), ridge and pull (n,)."""
-    step = z[:, 1:] - z[:, :-1]
-    bent = chain.stiffness * jnp.sum(links * jnp.square(step))
-    return (bent + chain.ridge * jnp.vdot(ridge, jnp.sum(jnp.square(z), axis=1))) / 2 - chain.pull * jnp.vdot(pull, z[:, 0])
+    bent = chain.stiffness * jnp.sum(links * jnp.square(z[:, 1:] - z[:, :-1]))
+    held = chain.ridge * jnp.vdot(ridge, jnp.sum(jnp.square(z), axis=1))
+    return (bent + held) / 2 - chain.pull * jnp.vdot(pull, z[:, 0])
 
 
 def _clients(M: int, n: int) -> Clients:
@@ -174,10 +181,10 @@ def lower_bound_instance(
     """The problem on which no method in the span of its gradients beats Theorem lb: chains for w and for every β_m.
 
     Its constants are μ = `mu`, L^w = κ_w μ, L^β = κ_β μ, 𝓛^w = nL^w, 𝓛^β = nL^β, in the scaled space and exactly; a
-    block whose κ is None is absent. w and each β_m are (n, d) arrays of n chains. Of M ≥ 2 clients every second one, from
-    the first on, is in the group with the pull. d is `dimension` for w and `dimension_beta` for β; by default so long
-    that truncation is of no help: what the minimiser has beyond d is below 1e-36 of ‖w*‖², and a method reaches d
-    only after six times the rounds that 1e-6 needs. `optimum()` is the closed form of `minimiser`; what a
+    block whose κ is None is absent. w and each β_m are (n, d) arrays of n chains. Of M ≥ 2 clients every second one,
+    from the first on, is in the group with the pull. d is `dimension` for w and `dimension_beta` for β; by default so
+    long that truncation is of no help: what the minimiser has beyond d is below 1e-36 of ‖w*‖², and a method reaches d
+    only after six times the rounds that 1e-6 takes at least. `optimum()` is the closed form of `minimiser`; what a
     method must spend here is `least`.
     """
     M, n = _whole("M", M, 2 if kappa_w is not None else 1), _whole("n", n, 1)
@@ -195,7 +202,7 @@ def lower_bound_instance(
 
 
 def _whole(name: str, value: Any, least: int) -> int:
-    if not isinstance(value, Real) or value != int(value) or value < least:
+    if not isinstance(value, int | float | np.number) or value != int(value) or value < least:
         why = ": one client alone need not communicate" if name == "M" and least == 2 else ""
         raise ValueError(f"{name} must be a whole number ≥ {least}, got {name}={value!r}{why}.")
     return int(value)
@@ -204,7 +211,7 @@ def _whole(name: str, value: Any, least: int) -> int:
 def _dimension(name: str, given: int | None, of: str, kappa: float | None) -> int:
     if kappa is None:
         return 0
-    if not isinstance(kappa, Real) or not 1 <= kappa < math.inf:
+    if not 1 <= kappa < math.inf:
         raise ValueError(f"{of} is a condition number ≥ 1, got {of}={kappa!r}.")
     if given is None:
         return max(2, math.ceil(chain_rounds(kappa, BEYOND)))
@@ -212,7 +219,7 @@ def _dimension(name: str, given: int | None, of: str, kappa: float | None) -> in
 
 
 def _chain(kappa: float, top: float, ridge: float) -> Chain:
-    """The chain whose smallest curvature is the ridge, and whose largest, with links of at most `top`, is κ times it."""
+    """The chain whose smallest curvature is the ridge, and whose largest, a·top + c, is κ times it."""
     stiffness = (kappa - 1) * ridge / top if kappa > 1 else 0.0
     q = ratio(Chain(stiffness, ridge, 0.0))
     return Chain(stiffness, ridge, ridge / (1 - q))
@@ -250,11 +257,13 @@ def least(problem: Problem, eps: float) -> LowerBounds:
     """What any method in the span of its gradients, from zero, must spend on this instance: exact, not just in order.
 
     To have ‖w − w*‖² ≤ ε‖w*‖² each of the n chains needs k coordinates with Σ_{i>k} (w*_i)² ≤ ε‖w*‖². A round gains one
-    coordinate of each, so k rounds. A call of one ∇_w f_{m,j} gains one coordinate of chain j: all clients
-    together need n·k, hence n·k/M calls for the mean client. (With one common j for all clients, as in the paper's
-    oracle, everyone needs n·k.) ‖β_m − β*_m‖² ≤ ε‖β*_m‖² takes n·k calls of ∇_β f_{m,j} of every client. Calls may be dealt
-    out unevenly, so there k is a real number: the tail is convex in k, hence an even deal is best, and between whole
-    numbers it is linear. For long chains k is `chain_rounds`, log(1/ε)/(2 log(1/q)), and so ¼√κ log(1/ε) for large κ.
+    coordinate of each, so k rounds. A call of one ∇_w f_{m,j} gains one coordinate of chain j: all clients together
+    need n·k, hence n·k/M calls for the mean client. (With one common j for all clients, as in the paper's oracle,
+    everyone needs n·k.) ‖β_m − β*_m‖² ≤ ε‖β*_m‖² takes every client n·k calls of ∇_β f_{m,j}. Calls may be dealt out
+    unevenly, so there k is a real number: the tail is convex in k, so an even deal is best, and linear between whole k.
+
+    For long chains k is `chain_rounds`, log(1/ε)/(2 log(1/q)), about ¼√κ log(1/ε): a quarter of the order that
+    `lower_bounds` gives, which has no constant and must not be held against a count.
     """
     objective = problem.objective
     if not isinstance(objective, LowerBound):

@@ -1,0 +1,133 @@
+"""Many devices, many processes: the clients are dealt out over all devices, and only means cross between them.
+
+The loop is `simulate`'s own, inside `shard_map`: each device advances its clients, and one `psum` adds up the weighted
+means of their messages. A bucket whose clients do not divide evenly is filled up with repeats that count for nothing. Several
+processes (`jax.distributed.initialize`) make one mesh; each holds only its own clients on its devices.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from twofold import randomness, tree
+from twofold.algorithms.base import Algorithm
+from twofold.engines.simulate import CAPACITY, Snapshots, State, advance, client_streams, first_state, report
+from twofold.problem import Member, Problem
+
+AXIS = "clients"
+
+
+def _total(mean: Any) -> Any:
+    return jax.tree.map(lambda leaf: jax.lax.psum(leaf, AXIS), mean)
+
+
+class Sharded:
+    """All clients of all seeds of one run, over all devices of all processes."""
+
+    def __init__(self, algorithm: Algorithm, problem: Problem, seeds: list[int], start: Any, slots: int) -> None:
+        self.algorithm, self.problem, self.slots = tree.cast(algorithm), problem, slots
+        self.mesh = Mesh(np.array(jax.devices()), (AXIS,))
+        self._sizes = [len(stack.count) for stack in problem.host_stacks]
+        self._many = len(seeds) > 1
+        each = (None,) if self._many else ()
+        place = partial(_place, self.mesh)
+        scale = np.asarray(problem.scale, jnp.result_type(float))
+        stacks = place(tuple(self._fill(stack) for stack in problem.host_stacks), P(AXIS))
+        self.program = (place(problem.objective, P()), place(scale, P()), stacks)
+        w, beta = start
+        parts = tuple(self._fill(part) for part in problem.split(jax.tree.map(np.asarray, beta)))
+        keys = np.stack([np.asarray(randomness.root(seed)) for seed in seeds])
+        self._specs = {
+            "program": (P(), P(), P(AXIS)),
+            "state": State(P(), P(*each, AXIS)),
+            "streams": (P(), P(*each, AXIS)),
+            "buffer": Snapshots(P(), P(None, *each, AXIS)),
+        }
+        mapped = partial(jax.shard_map, mesh=self.mesh, check_vma=False)
+        self.algorithm = place(self.algorithm, P())
+        own = mapped(
+            lambda keys, stacks: client_streams(keys, stacks, self._many),
+            in_specs=(P(), P(AXIS)),
+            out_specs=self._specs["streams"],
+        )
+        self._streams = jax.jit(own)(place(keys if self._many else keys[0], P()), stacks)
+
+        def begin(algorithm: Algorithm, program: tuple, w: Any, parts: Any) -> tuple[State, Snapshots | None]:
+            first = first_state(algorithm, program, w, parts)
+            shape = report(algorithm, program, first)
+            lead = (slots + 1, len(seeds)) if self._many else (slots + 1,)
+            buffer = jax.tree.map(lambda leaf: jnp.zeros((*lead, *leaf.shape), leaf.dtype), shape) if slots else None
+            if self._many:
+                first = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *jnp.shape(leaf))), first)
+            return first, buffer
+
+        buffer_spec = self._specs["buffer"] if slots else None
+        out = (self._specs["state"], buffer_spec)
+        starting = mapped(begin, in_specs=(P(), self._specs["program"], P(), P(AXIS)), out_specs=out)
+        self.state, self._buffer = jax.jit(starting)(
+            self.algorithm, self.program, place(jax.tree.map(np.asarray, w), P()), place(parts, P(AXIS))
+        )
+        body = partial(advance, many=self._many, total=_total)
+        in_specs = (P(), self._specs["program"], self._specs["state"], buffer_spec, self._specs["streams"], P(), P(), P())
+        self._advance = jax.jit(mapped(body, in_specs=in_specs, out_specs=out), donate_argnums=(2, 3))
+        self._show = jax.jit(
+            mapped(
+                report,
+                in_specs=(P(), self._specs["program"], self._specs["state"]),
+                out_specs=Snapshots(P(), P(*each, AXIS)),
+            )
+        )
+        self._gather = jax.jit(lambda x: x, out_shardings=NamedSharding(self.mesh, P()))
+
+    def _fill(self, stack: Any) -> Any:
+        """A whole number of clients per device: repeats of the last one, whose share in means is zero."""
+        leaves = jax.tree.leaves(stack)
+        missing = -len(leaves[0]) % self.mesh.size if leaves else 0
+        if not missing:
+            return stack
+        filled = jax.tree.map(lambda leaf: np.concatenate([leaf, np.repeat(leaf[-1:], missing, axis=0)]), stack)
+        if isinstance(filled, Member):
+            share = np.array(filled.share)
+            share[-missing:] = 0
+            filled = filled._replace(share=share)
+        return filled
+
+    def advance(self, k: int, count: int, slots: np.ndarray) -> Snapshots:
+        """See `Simulate.advance`."""
+        padded = np.full(CAPACITY, self.slots, np.int32)
+        padded[:count] = slots
+        self.state, self._buffer = self._advance(
+            self.algorithm, self.program, self.state, self._buffer, self._streams, np.int32(k), np.int32(count), padded
+        )
+        if self._buffer is None:
+            return jax.tree.map(lambda leaf: leaf[None, None], self._show(self.algorithm, self.program, self.state))
+        return self._buffer if self._many else jax.tree.map(lambda leaf: leaf[:, None], self._buffer)
+
+    def fetch(self, snapshots: Snapshots, slot: int, row: int) -> Snapshots:
+        """One iterate, gathered from all devices, without the clients that only fill up."""
+        one = self._gather(jax.tree.map(lambda leaf: leaf[slot, row], snapshots))
+        w, parts = jax.tree.map(np.asarray, (one.w, one.parts))
+        return Snapshots(
+            w,
+            tuple(
+                jax.tree.map(lambda leaf, n=n: leaf[:n], part) for part, n in zip(parts, self._sizes, strict=True)
+            ),
+        )
+
+
+def _place(mesh: Mesh, value: Any, spec: P) -> Any:
+    """Host arrays as global ones; every process puts only what belongs on its own devices."""
+    sharding = NamedSharding(mesh, spec)
+
+    def one(leaf: Any) -> jax.Array:
+        array = np.asarray(leaf)
+        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+    return jax.tree.map(one, value)
