@@ -1,7 +1,7 @@
 """The list of methods that the tests share, each with what it must reach, and by when, according to theory.
 
 A method is either exact (it converges to the optimum, and theory says by which iteration) or noisy (it stops at a
-distance from it that theory bounds by the variance of the sampled gradients, computed here from all the rows there are).
+distance from it that theory bounds by the variance of sampled gradients, computed here from all the rows there are).
 """
 
 from __future__ import annotations

@@ -259,25 +259,33 @@ def lanczos(matrix):
     return largest_eigenvalue(lambda v: 0.5 * v @ matrix @ v, jnp.zeros(len(matrix), matrix.dtype))
 
 
-@pytest.mark.parametrize("size", [1, 2, 9, 32, 60])
-def test_lanczos_finds_the_largest_eigenvalue(size):
+@pytest.mark.parametrize("size", [1, 9, 32, 60])
+def test_the_largest_eigenvalue_of_any_hessian(size):
+    """Up to 32 numbers by the whole Hessian, beyond by Lanczos, which is near on any matrix."""
     rng = np.random.default_rng(size)
     for scale in (1e-9, 1.0, 1e9):
         half = rng.normal(size=(size, size))
         matrix = scale * (half + half.T)
-        assert_allclose(lanczos(matrix), np.linalg.norm(matrix, 2), rtol=1e-12 if size <= 32 else 1e-3)
+        assert_allclose(lanczos(matrix), np.linalg.norm(matrix, 2), rtol=1e-12 if size <= 32 else 1e-4)
+
+
+@pytest.mark.parametrize("scale", [1e-12, -1.0, 1e12])
+def test_lanczos_is_exact_for_few_distinct_eigenvalues(scale):
+    """It then ends in an invariant subspace, whatever the size of the Hessian; negative ones count by their size."""
+    rng = np.random.default_rng(0)
+    basis = np.linalg.qr(rng.normal(size=(50, 50)))[0]
+    matrix = scale * (basis * np.repeat([0.0, 1.0, 2.0, 3.0, 7.0], 10)) @ basis.T
+    assert_allclose(lanczos((matrix + matrix.T) / 2), 7 * abs(scale), rtol=1e-12)
 
 
 @pytest.mark.parametrize("scale", [1e-8, 1.0])
 def test_lanczos_in_float32_does_not_stop_at_a_small_hessian(scale):
-    matrix = jnp.diag(jnp.arange(1, 9, dtype=jnp.float32)) * np.float32(scale)
-    assert_allclose(lanczos(matrix), 8 * scale, rtol=1e-5)
+    matrix = jnp.diag(jnp.arange(1, 41, dtype=jnp.float32)) * np.float32(scale)
+    assert_allclose(lanczos(matrix), 40 * scale, rtol=1e-5)
 
 
-def test_lanczos_in_an_invariant_subspace_and_on_nothing():
-    """A multiple of the identity ends Lanczos after one step; a negative one counts by its size."""
-    for factor in (3.0, -3.0, 0.0):
-        assert_allclose(lanczos(factor * np.eye(9)), abs(factor), rtol=1e-14)
+def test_the_largest_eigenvalue_of_nothing():
+    assert lanczos(np.zeros((40, 40))) == lanczos(np.zeros((3, 3))) == 0
     assert largest_eigenvalue(lambda v: 0.0, ()) == 0
 
 

@@ -1,7 +1,7 @@
 """One run as a TOML file: data, partition, loss, objective, algorithm, stopping, recording, seeds, output.
 
-The keys of `[objective]`, `[algorithm]`, `[loss]`, `[partition]` and the synthetic `[data]` are the arguments of the functions
-that they name, read off their signatures: a new objective or method can be used here without a word about it in this file.
+The keys of `[objective]`, `[algorithm]`, `[loss]`, `[partition]` and the synthetic `[data]` are the arguments of the
+functions that they name, read off their signatures: a new objective or method needs no word about it in this file.
 `keys()` lists every key with its type and default. All mistakes in a file are reported at once, one sentence each.
 """
 
@@ -24,7 +24,7 @@ from twofold import algorithms, engines, losses, metrics, objectives
 from twofold.clients import Clients
 from twofold.data import images, normalise, partition, school, synthetic
 from twofold.problem import Problem
-from twofold.result import Result, Results
+from twofold.result import Result
 from twofold.solver import solve
 
 ALL = "all"
@@ -50,7 +50,9 @@ class Table(BaseModel):
 
 MEANINGS = {
     "Lambda": "Λ, the weight of the shared model's own loss; inf for the original two-stage problem",
-    "alpha": "α: the blend, one number or one per client (adaptive); the inner step (maml); the concentration (dirichlet)",
+    "adaptive.alpha": "α, the share of the shared model in the blend: one number, or one for each client",
+    "maml.alpha": "α, the step from the shared start to a client's model",
+    "dirichlet.alpha": "α, the concentration: small gives each label to few clients",
     "average": "report the weighted average of iterates",
     "batch": "rows in a sampled gradient",
     "classes": "the number of classes; found in the data if not given",
@@ -81,7 +83,8 @@ MEANINGS = {
     "sigma_h": "σ_h, how different the clients are",
     "split": "what is shared: the first k rows, or the names of parts of the model (weight, bias)",
     "tau": "τ, local steps in a round",
-    "test": "test rows of each client: a number (by_labels) or a share of its rows",
+    "test": "the share of each client's rows that is held out",
+    "by_labels.test": "test rows of each client",
     "theta": "θ, the momentum",
     "train": "training rows of each client",
     "tries": "how often to draw again when a client has too few rows",
@@ -108,7 +111,7 @@ def _readable(annotation: Any) -> Any:
         and not issubclass(origin, Mapping)
     ):
         inner = _readable(inside[0]) if inside else None
-        return None if inner is None else list[inner]  # type: ignore[valid-type]
+        return None if inner is None else list[inner]
     return None
 
 
@@ -121,13 +124,13 @@ def _table(
         readable = _readable(annotation)
         if readable is None:
             continue
-        text_of_key = MEANINGS.get(key)
+        text_of_key = MEANINGS.get(f"{name}.{key}", MEANINGS.get(key))
         if default is inspect.Parameter.empty:
             fields[key] = (readable, Field(description=text_of_key))
         elif default is None:
             fields[key] = (readable | None, Field(None, description=text_of_key))
         elif type(None) in get_args(annotation):  # batch: a number, or "all"
-            fields[key] = (readable | Literal[ALL], Field(default, description=text_of_key))  # type: ignore[valid-type]
+            fields[key] = (readable | Literal[ALL], Field(default, description=text_of_key))
         else:
             fields[key] = (readable, Field(default, description=text_of_key))
     model = create_model(name, __base__=base, **fields)
@@ -142,7 +145,7 @@ def _of_function(
     hints = get_type_hints(function)
     parameters = list(inspect.signature(function).parameters.values())[skip:]
     found = {p.name: (hints.get(p.name, Any), defaults.get(p.name, p.default)) for p in parameters}
-    return _table(function.__name__, found, base, _first_sentence(function))
+    return _table(function.__name__, found, base, first_sentence(function))
 
 
 def _of_dataclass(cls: type) -> type[Table]:
@@ -153,10 +156,11 @@ def _of_dataclass(cls: type) -> type[Table]:
         for f in dataclasses.fields(cls)
         if f.init
     }
-    return _table(cls.__name__, found, text=_first_sentence(cls))
+    return _table(cls.__name__, found, text=first_sentence(cls))
 
 
-def _first_sentence(thing: Any) -> str:
+def first_sentence(thing: Any) -> str:
+    """The first paragraph of a docstring, on one line."""
     return (inspect.getdoc(thing) or "").split("\n\n")[0].replace("\n", " ")
 
 
@@ -228,7 +232,7 @@ class Stop(Table):
     tol: float | None = Field(None, gt=0, description="a certified gap ‖∇F‖²/(2μ) to reach; needs a ridge (l2 > 0)")
 
 
-_METRICS = tuple([*metrics.BUILT_IN, *metrics.DERIVED])
+_METRICS = (*metrics.BUILT_IN, *metrics.DERIVED)
 _ENGINES = tuple(engines.REGISTRY)
 
 
@@ -295,6 +299,11 @@ SECTIONS = (*KINDS, *PLAIN)
 DEFAULT_KIND = {"algorithm": "asvrcd"}
 
 
+def table(section: str, kind: str) -> type[Table]:
+    """The table of a section's kind, as in table("algorithm", "acd")."""
+    return KINDS[section][1][kind]
+
+
 class Key(NamedTuple):
     """One key of the file, for people."""
 
@@ -309,21 +318,21 @@ def keys() -> list[Key]:
     """Every key that a file may have, with its type, its default and, where it has one, its meaning."""
     out: list[Key] = []
     for section, (selector, kinds) in KINDS.items():
-        default = DEFAULT_KIND.get(section, "required" if section != "partition" else "natural, or by_labels")
-        out.append(Key(f"{section}.{selector}", "", "one of " + ", ".join(kinds), default, ""))
-        for kind, table in _grouped(kinds).items():
-            out += [_key(section, kind, name, field) for name, field in table.model_fields.items()]
-    for section, table in PLAIN.items():
-        out += [_key(section, "", name, field) for name, field in table.model_fields.items()]
+        default = DEFAULT_KIND.get(section, "required" if section != "partition" else "natural or by_labels")
+        out.append(Key(f"{section}.{selector}", "", f"one of {', '.join(kinds)}", default, ""))
+        for kind, found in grouped(section).items():
+            out += [_key(section, kind, name, field) for name, field in found.model_fields.items()]
+    for section, found in PLAIN.items():
+        out += [_key(section, "", name, field) for name, field in found.model_fields.items()]
     return out
 
 
-def _grouped(kinds: Mapping[str, type[Table]]) -> dict[str, type[Table]]:
-    """Kinds that share a table (the image sets) as one."""
+def grouped(section: str) -> dict[str, type[Table]]:
+    """The tables of a section by kind; kinds that share a table (the image sets) together."""
     names: dict[type[Table], list[str]] = {}
-    for kind, table in kinds.items():
-        names.setdefault(table, []).append(kind)
-    return {", ".join(found): table for table, found in names.items()}
+    for kind, found in KINDS[section][1].items():
+        names.setdefault(found, []).append(kind)
+    return {", ".join(kinds): found for found, kinds in names.items()}
 
 
 def _key(section: str, kind: str, name: str, field: Any) -> Key:
@@ -332,15 +341,19 @@ def _key(section: str, kind: str, name: str, field: Any) -> Key:
     return Key(f"{section}.{name}", kind, _type(field.annotation), default, field.description or "")
 
 
-def _type(annotation: Any) -> str:
+def _type(annotation: Any, many: bool = False) -> str:
+    """A type in words, such as: a list of whole numbers."""
     origin, inside = get_origin(annotation), get_args(annotation)
     if origin is Literal:
-        return " | ".join(_toml(value) for value in inside)
+        values = [_toml(value) for value in inside]
+        return values[0] if len(values) == 1 else f"{'any' if many else 'one'} of {', '.join(values)}"
     if origin in (Union, types.UnionType):
-        return " | ".join(_type(part) for part in inside if part is not type(None))
+        return " or ".join(_type(part, many) for part in inside if part is not type(None))
     if origin is list:
-        return f"list of {_type(inside[0])}"
-    return {bool: "true | false", int: "whole number", float: "number", str: "text"}.get(annotation, str(annotation))
+        return f"{'lists' if many else 'a list'} of {_type(inside[0], many=True)}"
+    words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+    plural = {bool: "true or false", int: "whole numbers", float: "numbers", str: "texts"}
+    return (plural if many else words).get(annotation, str(annotation))
 
 
 def _toml(value: Any) -> str:
@@ -407,21 +420,22 @@ class Config:
         try:
             problem = Problem(objective, train, rescale=self.tables["objective"].rescale)
         except ValueError as mistake:
-            raise ConfigError([str(mistake)], self.name) from mistake
+            raise ConfigError([f'loss.name = "{self.kinds["loss"]}" does not fit: {mistake}.'], self.name) from mistake
         return Built(problem, _algorithm(self), train, test, provenance)
 
-    def solve(self, built: Built, progress: bool | None = None) -> Result | Results:
-        """Run it; a `Results` if the file asks for seeds, else a `Result`."""
+    def solve(self, built: Built, progress: bool | None = None) -> list[Result]:
+        """Run it, all seeds at once."""
         record, run = self.tables["record"], self.tables["run"]
-        seeds = {"seed": self.seeds[0]} if run.seeds is None else {"seeds": self.seeds}
-        return solve(
-            built.problem, built.algorithm, **self.stop, **seeds, record=tuple(record.metrics), every=record.every,
-            engine=run.engine, progress=progress,
+        stop: dict[str, Any] = self.stop
+        found = solve(
+            built.problem, built.algorithm, seeds=self.seeds, record=tuple(record.metrics), every=record.every,
+            engine=run.engine, progress=progress, **stop,
         )  # fmt: skip
+        return list(found)
 
 
 class Built(NamedTuple):
-    """What a file describes: the problem, the method as far as the file sets it, everyone's rows, where they are from."""
+    """What a file describes: the problem, the method as far as it is set, everyone's rows, and where they are from."""
 
     problem: Problem
     algorithm: algorithms.Algorithm
@@ -464,10 +478,7 @@ def override(document: Mapping[str, Any], settings: Sequence[str]) -> dict[str, 
 
 def parse(document: Mapping[str, Any], name: str = "config", home: str | Path = ".") -> Config:
     """Check a document (nested dicts, as tomllib gives them) and collect everything that is wrong with it."""
-    errors: list[str] = []
-    for section in document:
-        if section not in SECTIONS:
-            errors.append(_unknown(f"[{section}] is not a section", section, SECTIONS))
+    errors = [_stray(name, document[name]) for name in document if name not in SECTIONS]
     kinds: dict[str, str] = {}
     tables: dict[str, Any] = {}
     for section in SECTIONS:
@@ -492,6 +503,14 @@ def parse(document: Mapping[str, Any], name: str = "config", home: str | Path = 
     if errors:
         raise ConfigError(errors, name)
     return config
+
+
+def _stray(name: str, content: Any) -> str:
+    if isinstance(content, dict):
+        return _unknown(f"[{name}] is not a section", name, SECTIONS)
+    homes = dict.fromkeys(key.path for key in keys() if key.path.endswith(f".{name}"))
+    hint = f"did you mean {' or '.join(homes)}?" if homes else f"the sections are {', '.join(SECTIONS)}."
+    return f"{name} = {_toml(content)} stands outside of any section; {hint}"
 
 
 def _kind(section: str, content: dict[str, Any], document: Mapping[str, Any], errors: list[str]) -> str | None:
@@ -545,7 +564,7 @@ def _sentences(section: str, kind: str | None, table: type[Table], mistake: Vali
             out.append(_unknown(f"{path} is not a key of {of}", key, allowed))
         elif errors[0]["type"] == "missing":
             about = f" ({field.description})" if field.description else ""
-            out.append(f"{path} is missing: {of} needs it, a {_type(field.annotation)}{about}.")
+            out.append(f"{path} is missing: {of} needs it, {_type(field.annotation)}{about}.")
         else:
             out.append(_refusal(path, field, errors))
     return out
@@ -568,57 +587,68 @@ def _refusal(path: str, field: Any, errors: list[Any]) -> str:
     hint = ""
     if isinstance(value, str) and (near := difflib.get_close_matches(value, choices, n=1)):
         hint = f'; did you mean "{near[0]}"?'
-    return f"{path} = {_toml(value)} is not allowed: it must be {_type(field.annotation)}{hint or '.'}"
+    wanted = field.annotation
+    if places and get_origin(wanted) is list:
+        wanted = get_args(wanted)[0]
+    return f"{path} = {_toml(value)} is not allowed: it must be {_type(wanted)}{hint or '.'}"
 
 
 def _contradictions(config: Config) -> list[str]:
     """What is wrong between sections, and what a loss, an objective or a method says about its own numbers."""
-    errors: list[str] = []
     kinds, tables = config.kinds, config.tables
-    if "data" in tables and "partition" in kinds:
-        source, method = kinds["data"], kinds["partition"]
-        if source in ("csv", "npz"):
-            grouped, because = (
-                tables["data"].client is not None,
-                "data.client is " + ("given" if tables["data"].client is not None else "not given"),
-            )
-        else:
-            grouped = source not in (*IMAGE_SETS, "digits")
-            because = f'data.source = "{source}" has {"clients of its own" if grouped else "no clients of its own"}'
-        if grouped != (method == "natural"):
-            allowed = "natural" if grouped else ", ".join(name for name in PARTITIONERS if name != "natural")
-            errors.append(f'partition.method = "{method}" does not fit, as {because}: choose from {allowed}.')
-    if "loss" in tables and "objective" in tables:
-        try:
-            _objective(config, _make_loss(config, classes=2))
-        except (ValueError, TypeError) as mistake:
-            errors.append(_about(mistake, "loss and objective"))
+    errors = [*_dealing(config), *_seeding(tables.get("run"))]
+    if "loss" in tables:
+        loss = _attempt("loss", lambda: _make_loss(config, classes=2), errors)
+        if loss is not None and "objective" in tables:
+            _attempt("objective", lambda: _objective(config, loss), errors)
     if "algorithm" in tables:
-        try:
-            needs = _algorithm(config).needs
-        except (ValueError, TypeError) as mistake:
-            errors.append(_about(mistake, "algorithm"))
-        else:
+        algorithm = _attempt("algorithm", lambda: _algorithm(config), errors)
+        if algorithm is not None:
+            needs = algorithm.needs
             if needs is not None and kinds.get("objective", needs) != needs:
                 errors.append(
                     f'algorithm.name = "{kinds["algorithm"]}" solves the {needs} objective only, but objective.name = '
                     f'"{kinds["objective"]}": choose another of the two.'
                 )
-    run = tables.get("run")
-    if run is not None and run.seeds is not None:
-        if run.seed is not None:
-            errors.append(
-                f"run.seed = {run.seed} and run.seeds = {_toml(run.seeds)} contradict each other: give one of them."
-            )
-        elif (isinstance(run.seeds, int) and run.seeds < 1) or run.seeds == []:
-            errors.append(f"run.seeds = {_toml(run.seeds)} is not allowed: there must be at least one seed.")
     return errors
 
 
-def _about(mistake: Exception, section: str) -> str:
-    if isinstance(mistake, ConfigError):
-        return mistake.errors[0]
-    return f"{section}: {mistake}"
+def _dealing(config: Config) -> list[str]:
+    """Data that knows its clients is not dealt out again, and other data has to be."""
+    if "data" not in config.tables or "partition" not in config.kinds:
+        return []
+    source, method = config.kinds["data"], config.kinds["partition"]
+    if source in ("csv", "npz"):
+        grouped = config.tables["data"].client is not None
+        because = f"data.client is {'given' if grouped else 'not given'}"
+    else:
+        grouped = source not in (*IMAGE_SETS, "digits")
+        because = f'data.source = "{source}" has {"clients" if grouped else "no clients"} of its own'
+    if grouped == (method == "natural"):
+        return []
+    allowed = "natural" if grouped else ", ".join(name for name in PARTITIONERS if name != "natural")
+    return [f'partition.method = "{method}" does not fit, as {because}: choose from {allowed}.']
+
+
+def _seeding(run: Run | None) -> list[str]:
+    if run is None or run.seeds is None:
+        return []
+    if run.seed is not None:
+        return [f"run.seed = {run.seed} and run.seeds = {_toml(run.seeds)} contradict each other: give one of them."]
+    if run.seeds == [] or (isinstance(run.seeds, int) and run.seeds < 1):
+        return [f"run.seeds = {_toml(run.seeds)} is not allowed: there must be at least one seed."]
+    return []
+
+
+def _attempt(section: str, make: Callable[[], Any], errors: list[str]) -> Any:
+    """What `make` gives, or None and a sentence more."""
+    try:
+        return make()
+    except ConfigError as mistake:
+        errors += mistake.errors
+    except (ValueError, TypeError) as mistake:
+        errors.append(f"{section}: {mistake}")
+    return None
 
 
 # --- building ---------------------------------------------------------------------------------------------------------
@@ -637,7 +667,7 @@ def _algorithm(config: Config) -> algorithms.Algorithm:
 def _make_loss(config: Config, classes: int) -> Any:
     kind, given = config.kinds["loss"], _given(config.tables["loss"])
     if kind == "softmax":
-        given = {"classes": classes} | given
+        given.setdefault("classes", classes)
     return LOSSES[kind](**given)
 
 
@@ -683,7 +713,8 @@ def _clients(config: Config) -> tuple[Clients, Clients | None, str]:
             clients = clients.map(lambda x, y: (normalise.paper(x), y)) if whole else clients
             given = {"test": 0.2, "seed": 0} | given
             train, test = clients.split(given["test"], seed=given["seed"]) if given["test"] != 0 else (clients, None)
-            dealing = f"{100 * given['test']:g} % of each client's rows are held out"
+            share = f"{100 * given['test']:g} % of each client's rows are" if given["test"] else "nothing is"
+            dealing = f"{share} held out"
         else:
             x, y, provenance = _rows(config)
             x = normalise.paper(x) if whole else x
@@ -725,10 +756,10 @@ def _grouped_clients(config: Config, weights: Any) -> tuple[Clients, str]:
     if kind == "csv":
         frame = _Frame(path, data)
         clients = Clients.from_frame(frame, data.client, data.target, data.features, weights=weights)
-        return clients, f"{path.name}: {clients.rows:,} rows of {len(clients)} clients."
+        return clients, f"{path.name}: {clients.rows:,} rows of {clients.M} clients."
     arrays = _arrays(path, (data.x, data.y, data.client))
     clients = Clients.from_groups(*arrays, weights=weights)
-    return clients, f"{path.name}: {clients.rows:,} rows of {len(clients)} clients."
+    return clients, f"{path.name}: {clients.rows:,} rows of {clients.M} clients."
 
 
 def _rows(config: Config) -> tuple[Any, Any, str]:

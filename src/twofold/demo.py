@@ -1,9 +1,9 @@
 """`twofold demo`: personalised digit recognition, small enough for a coffee break.
 
 Twenty clients have a few labelled images of two digits each (scikit-learn's digits). Everyone's rows are cut into
-training, validation and test rows. Each objective is trained on the training rows until its loss is certified to be within
-a tolerance of the best, its hyper-parameter is the one that does best on the validation rows, and what is shown is the
-accuracy on the test rows, which nothing else has seen.
+training, validation and test rows. Each objective is trained on the training rows until its loss is certified to be
+within a tolerance of the best, its hyper-parameter is the one that does best on the validation rows, and what is shown
+is the accuracy on the test rows, which nothing else has seen.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def data(setting: Setting) -> tuple[Clients, Clients, Clients]:
     """The clients' training, validation and test rows; pixels are scaled to [0, 1]."""
     from sklearn.datasets import load_digits  # noqa: PLC0415  (slow, and only for this)
 
-    x, y = load_digits(return_X_y=True)
+    x, y = (np.asarray(part) for part in load_digits(return_X_y=True))
     known = setting.train + setting.validation
     parts = partition.by_labels(y, setting.clients, setting.labels, known, setting.test, setting.seed)
     rows, held_out = parts.take(x / LARGEST_PIXEL, y)
@@ -124,15 +124,15 @@ def sentences(demo: Demo) -> list[str]:
     """What was seen, in three plain sentences made from the figures."""
     shared, alone, best = demo.comparison[SHARED], demo.comparison[ALONE], demo.best
     first = (
-        f"With {demo.setting.train} training images of {demo.setting.labels} digits each, the shared model alone is right "
-        f"on {_percent(shared.mean)} of the test images, and each client alone on {_percent(alone.mean)}."
+        f"With {demo.setting.train} training images of {demo.setting.labels} digits each, the shared model alone is "
+        f"right on {_percent(shared.mean)} of the test images, and each client alone on {_percent(alone.mean)}."
     )
     choice = demo.chosen[best.name]
     second = (
         f"{_start(best.name)}{f' ({choice})' if choice else ''}, the personalised objective that did best on the "
-        f"validation images, is right on {_percent(best.mean)}: {_mistakes(best.mean, shared.mean)} the shared model and "
-        f"{_mistakes(best.mean, alone.mean)} each client alone; its worst client has {_percent(best.worst)}, against "
-        f"{_percent(shared.worst)} and {_percent(alone.worst)}."
+        f"validation images, is right on {_percent(best.mean)}: {_mistakes(best.mean, shared.mean)} the shared model "
+        f"and {_mistakes(best.mean, alone.mean)} each client alone; its worst client has {_percent(best.worst)}, "
+        f"against {_percent(shared.worst)} and {_percent(alone.worst)}."
     )
     done = [row for row in demo.personalised if row.status == "converged"]
     if shared.status != "converged" or not done:
@@ -140,8 +140,8 @@ def sentences(demo: Demo) -> list[str]:
         return [first, second, f"Rounds of communication: {' and '.join(talk)}."]
     least = min(done, key=lambda row: row.rounds)
     third = (
-        f"To be certified within {demo.setting.tol:g} of its best loss, the shared model needs {shared.rounds:,} rounds of "
-        f"communication and {least.name} {least.rounds:,}, the fewest of the personalised ones."
+        f"To be certified within {demo.setting.tol:g} of its best loss, the shared model needs {shared.rounds:,} "
+        f"rounds of communication and {least.name} {least.rounds:,}, the fewest of the personalised ones."
     )
     return [first, second, third]
 

@@ -178,10 +178,8 @@ def _same_clients(train: Clients, test: Clients) -> None:
         raise TypeError(f"The test clients must be Clients (see Clients.split), got {type(test).__name__}.")
     if train.names == test.names:
         return
-    if len(train) != len(test):
-        raise ValueError(
-            f"There are {len(train)} training clients but {len(test)} test clients: give each its own rows."
-        )
+    if train.M != test.M:
+        raise ValueError(f"There are {train.M} training clients but {test.M} test clients: give each its own rows.")
     m = next(m for m, (a, b) in enumerate(zip(train.names, test.names, strict=True)) if a != b)
     raise ValueError(
         f"Test clients must have the training clients' names in the same order, but client {m} is named "
@@ -333,7 +331,7 @@ def compare(
     """Train the shared model alone, each client alone and every objective given, and grade all on the test rows.
 
     `objectives` maps a name of your choice to an objective. All are solved by the same algorithm with the same `rounds`
-    and `options`, which go to `solve` (tol, seed, every, ...). Local training sends nothing: its iterations are counted.
+    and `options`, which go to `solve` (tol, seed, every, ...). Local training sends nothing: there iterations count.
     """
     everything: dict[str, Objective] = {}
     if baselines:

@@ -45,6 +45,10 @@ DERIVED = {"gap": "loss", "bound": "gradient_norm"}
 """What is computed from another metric and a number: F − F*, and ‖∇F‖²/(2μ)."""
 
 
+COLUMNS = ("round", "iteration", "bytes", "gradients_w", "gradients_beta", "seconds", "stage")
+"""What every history has besides its metrics."""
+
+
 class OfUser:
     """A user's metric of (w, beta), beta in client order; equal when made of the same function and order."""
 
@@ -76,7 +80,11 @@ def resolve(record: Sequence[str] | Mapping[str, Any], problem: Problem) -> dict
     wanted = dict(record) if isinstance(record, Mapping) else {name: name for name in record}
     found: dict[str, Metric] = {}
     for name, metric in wanted.items():
+        if name in COLUMNS:
+            raise ValueError(f"A metric cannot be called {name!r}: the history has a column of that name already.")
         if callable(metric):
+            if name in BUILT_IN or name in DERIVED:
+                raise ValueError(f"A metric of your own cannot be called {name!r}: that name is built in.")
             found[name] = OfUser(metric, problem)
             continue
         base = DERIVED.get(metric, metric)
@@ -87,8 +95,10 @@ def resolve(record: Sequence[str] | Mapping[str, Any], problem: Problem) -> dict
     return found
 
 
-def evaluate(metrics: dict[str, Metric], program: tuple, snapshots: Any, index: np.ndarray) -> dict[str, np.ndarray]:
-    """Every metric of the snapshots at the flat (slot, seed) positions `index`."""
+def evaluate(
+    metrics: dict[str, Metric], program: tuple, snapshots: Any, index: np.ndarray
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Every metric of the snapshots at the flat (slot, seed) positions `index`, and ‖(w, β)‖² of each."""
     rows = sum(int(np.prod(jax.tree.leaves(stack.x)[0].shape[:2])) for stack in program[2])
     block = int(np.clip(ROWS_AT_ONCE // max(rows, 1), 1, 64))
     places = int(np.prod(jax.tree.leaves(snapshots)[0].shape[:2]))
@@ -97,7 +107,8 @@ def evaluate(metrics: dict[str, Metric], program: tuple, snapshots: Any, index: 
     functions = (*metrics.values(), size)
     blocks = jnp.int32(-(-len(index) // block))
     values = _evaluate(functions, block, program, snapshots, jnp.asarray(padded), blocks)
-    return {name: np.asarray(v)[: len(index)] for name, v in zip([*metrics, "size"], values, strict=True)}
+    *found, sizes = (np.asarray(v)[: len(index)] for v in values)
+    return dict(zip(metrics, found, strict=True)), sizes
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -248,10 +248,14 @@ class _Run:
         here = Snapshots(w, self.problem.split(beta))
         first = jax.tree.map(lambda leaf: leaf[None, None], here)
         everything = (self.problem.objective, engine.program[1], self.problem.stacks)
-        values = measure.evaluate(self.metrics, everything, first, np.zeros(1, np.int32))
+        values, size = measure.evaluate(self.metrics, everything, first, np.zeros(1, np.int32))
         for track in tracks:
             track.extend(
-                np.zeros(1, int), dict(values), lambda _: jax.tree.map(np.asarray, here), time.perf_counter() - began
+                np.zeros(1, int),
+                dict(values),
+                size,
+                lambda _: jax.tree.map(np.asarray, here),
+                time.perf_counter() - began,
             )
 
     def _record(
@@ -261,7 +265,8 @@ class _Run:
         """Evaluate what was kept, all seeds together, and hand each track its share."""
         rows, places = np.nonzero(flags)
         if len(rows):
-            values = measure.evaluate(self.metrics, engine.program, snapshots, where[places] * len(tracks) + rows)
+            index = where[places] * len(tracks) + rows
+            values, sizes = measure.evaluate(self.metrics, engine.program, snapshots, index)
             now = time.perf_counter() - began
             for row, track in enumerate(tracks):
                 mine = rows == row
@@ -270,6 +275,7 @@ class _Run:
                     track.extend(
                         k + places[mine] + 1,
                         {name: v[mine] for name, v in values.items()},
+                        sizes[mine],
                         lambda i, row=row, slots=slots: engine.fetch(snapshots, slots[i], row),
                         now,
                     )
@@ -330,13 +336,17 @@ class _Track:
         return int(self._spent[0])
 
     def extend(
-        self, ks: np.ndarray, values: dict[str, np.ndarray], fetch: Callable[[int], Any], seconds: float
+        self,
+        ks: np.ndarray,
+        values: dict[str, np.ndarray],
+        size: np.ndarray,
+        fetch: Callable[[int], Any],
+        seconds: float,
     ) -> None:
         """Records after ks[0], ks[1], … iterations, up to the first that ends this track; `fetch(i)` gets an iterate."""
         run, budget = self.run, self.run.budget
         before, base = self._spent, self.k
         course = np.concatenate([before[None], self.spend(int(ks[-1]))])[ks - base]
-        size = values.pop("size")
         if run.wants_gap:
             values["gap"] = values["loss"] - run.best
         if run.wants_bound:

@@ -26,10 +26,11 @@ class Plan(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """The w-block, ‖∇F‖² at the last check, whether control variates are in use, and since this very iteration."""
+    """The w-block, ‖∇F‖² at the first and at the last check, whether control variates are in use, and since just now."""
 
     block: Triple
-    norm2: Any
+    start: Any
+    last: Any
     reduced: Any
     switched: Any
 
@@ -44,13 +45,15 @@ class Message(NamedTuple):
 
 @record
 class Hybrid(Algorithm):
-    """ASCD until a check finds ‖∇F(y)‖² above `drop` times that of the check before; from then on ASVRCD, from y = z = v.
+    """ASCD until its gradient no longer falls, from then on ASVRCD, started where everybody's full gradient is known.
 
-    Checks are at iterations c, 2c, 4c, 8c, … with c = `first`/p_w (known to all in advance), so they cost a full gradient
-    a few times only. Sampling noise lets ASCD's gradient fall to a floor and no further; where it does not even halve
-    while the iterations double, the floor is there. p_w, η, γ and ν are the same before and after the switch, and the
-    reference point is then as fresh as it can be. The ledger counts two gradients a sample, as ASVRCD
-    needs, in both phases; the first one evaluates only one of them.
+    Checks are at iterations 0, c, 2c, 4c, 8c, … with c = `first`/p_w, in which everybody sends its full gradient; known in
+    advance to all, and few. Sampling noise lets ASCD's ‖∇F‖² fall to a floor and no further. The switch is made when
+    ‖∇F‖² has left its plateau at the start (it is below `drop`² of what it was there, or not below it at all) and is above
+    `drop` times that of the check before: a gradient that falls geometrically passes this test at every check.
+
+    p_w, η, γ and ν are the same before and after. Checks go on after the switch, and renew the reference point. The ledger
+    counts two gradients a sample, as ASVRCD needs them, in both phases; the first one evaluates one of the two.
     """
 
     eta: float | None = None
@@ -74,7 +77,8 @@ class Hybrid(Algorithm):
 
     def init(self, w0: Pytree) -> Shared:
         """y = z = v = w0, nothing checked, no control variates."""
-        return Shared(Triple(w0, w0, w0, tree.zeros(w0)), jnp.asarray(jnp.inf), jnp.asarray(False), jnp.asarray(False))
+        unknown, no = jnp.asarray(jnp.inf), jnp.asarray(False)
+        return Shared(Triple(w0, w0, w0, tree.zeros(w0)), unknown, unknown, no, no)
 
     def init_private(self, w0: Pytree, beta0: Pytree, oracle: GradientOracle) -> Triple:
         """y = z = v = β0."""
@@ -82,14 +86,13 @@ class Hybrid(Algorithm):
 
     def plan(self, stream: jax.Array, k: Any) -> Plan:
         """The w-coin, the ρ-coin, and whether k is one of the checks."""
-        key = randomness.of(stream, k)
-        k = jnp.asarray(k, jnp.int32)
-        unit = jnp.ceil(self.first / jnp.asarray(self.p_w, jnp.float32)).astype(jnp.int32)
+        key, k = randomness.of(stream, k), jnp.asarray(k, jnp.int32)
+        p_w = jnp.asarray(self.p_w, jnp.float32)
+        unit = jnp.ceil(self.first / jnp.where(p_w > 0, p_w, 1)).astype(jnp.int32)
         times = k // unit
-        check = (k == times * unit) & (times > 0) & (times & (times - 1) == 0)
-        return Plan(
-            randomness.coin(randomness.at(key, 0), self.p_w), randomness.coin(randomness.at(key, 1), self.rho) | check, check
-        )
+        check = (k == times * unit) & (times & (times - 1) == 0)
+        refresh = randomness.coin(randomness.at(key, 1), self.rho) | check
+        return Plan(randomness.coin(randomness.at(key, 0), p_w), refresh, check)
 
     def client(
         self, plan: Plan, shared: Shared, private: Triple, oracle: GradientOracle, key: Key
@@ -117,9 +120,11 @@ class Hybrid(Algorithm):
         y, z = self._step(w, self._mix(w, reduced), mean.gradient, plan.w, reduced, self.p_w)
         v, full = tree.select(plan.refresh, (w.y, mean.full), (w.v, w.full))
         norm2 = tree.squared_norm(mean.full) + mean.norm2
-        switch = plan.check & ~reduced & (norm2 > self.drop * shared.norm2)
-        block = self._restart(switch, Triple(y, z, v, full))
-        return Shared(block, jnp.where(plan.check, norm2, shared.norm2), reduced | switch, switch)
+        start = jnp.where(plan.check & jnp.isinf(shared.start), norm2, shared.start)
+        on_plateau = (norm2 > self.drop**2 * start) & (norm2 < start)
+        switch = plan.check & ~reduced & ~on_plateau & (norm2 > self.drop * shared.last)
+        last = jnp.where(plan.check, norm2, shared.last)
+        return Shared(self._restart(switch, Triple(y, z, v, full)), start, last, reduced | switch, switch)
 
     def receive(self, plan: Plan, shared: Shared, private: Triple, oracle: GradientOracle) -> Triple:
         """On the switch, start again where the full gradient is known."""

@@ -48,7 +48,7 @@ class WeightSharing(Objective):
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
         """The initial parameters of the loss, cut into the two blocks."""
-        structure, kinds = self.layout
+        _, kinds = self.layout
         leaves = jax.tree.leaves(self.loss.init(clients))
         blocks: tuple[dict, dict] = ({}, {})
         for leaf, (name, kind) in zip(leaves, kinds, strict=True):
@@ -58,13 +58,13 @@ class WeightSharing(Objective):
                 for block, index in zip(blocks, kind, strict=True):
                     block[name] = leaf[np.asarray(index)]
         # A model that is one array has one shared and one private array, not dictionaries of one.
-        return blocks if len(leaves) > 1 else (blocks[0][""], blocks[1][""])
+        return blocks if len(leaves) > 1 else (*blocks[0].values(), *blocks[1].values())
 
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
         """The whole model [w, β_m]."""
         structure, kinds = self.layout
         if len(kinds) == 1:
-            w, beta = {"": w}, {"": beta}
+            w, beta = {kinds[0][0]: w}, {kinds[0][0]: beta}
         leaves = []
         for name, kind in kinds:
             if kind in (SHARED, PRIVATE):

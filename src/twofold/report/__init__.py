@@ -7,7 +7,11 @@ lives in `twofold.report.page` and is imported on first use, so that drawing a p
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from twofold.report import plots
+    from twofold.report.page import write
 
 _HOMES = {"write": "page"}
 _MODULES = ("page", "plots")

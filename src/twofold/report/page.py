@@ -239,3 +239,174 @@ def _end_points(chapter: Chapter, series: Sequence[Mapping[str, Any]], published
         f'where it is known, the paper’s.</caption><thead><tr><th scope="col">{rich(title_of(lines))}</th><th scope="col">'
         f"Settings</th>{top}</tr></thead><tbody>{''.join(body)}</tbody></table></div></details>"
     )
+
+
+def _cell(series: Mapping[str, Any] | None, published: Sequence[Mapping[str, Any]]) -> str:
+    """Our end point, and the paper's below it."""
+    if series is None or not series.get("mean"):
+        return "–"
+    mean, stderr = _last(series["mean"]), _last(series.get("stderr"))
+    text = "diverged" if mean is None else f"{mean:.4g}"
+    if stderr:
+        text += f' <span class="minor">± {stderr:.1g}</span>'
+    same = [p for p in published if all(series.get(f) == v for f, v in figures.at(p).items() if f != "variant")]
+    if same:
+        text += f'<br><span class="minor">paper {same[0]["value"]:.4g}</span>'
+    return text
+
+
+def _last(values: Any) -> float | None:
+    value = values[-1] if isinstance(values, list) and values else values
+    return value if isinstance(value, int | float) and value == value else None
+
+
+def _how(chapter: Chapter, document: Document, folder: Path) -> str:
+    """The exact command, the seeds and every setting of one experiment."""
+    settings = document.get("settings") if isinstance(document.get("settings"), dict) else {}
+    command = settings.get("command") or _command(chapter.name, folder, quick=bool(settings.get("quick")))
+    seconds = sum(s.get("seconds") or 0 for s in document["series"] if isinstance(s, dict))
+    facts = _facts({key: value for key, value in settings.items() if key != "command"})
+    took = f"<p>All series together took {seconds:,.1f} seconds.</p>" if seconds else ""
+    return f"<details><summary>How to run this figure again: command, seeds, settings</summary>{_pre(command)}{took}{facts}</details>"
+
+
+def _slip_section() -> str:
+    rows = []
+    for area, name in AREAS.items():
+        rows.append(f'<tr class="group"><th colspan="5" scope="rowgroup">{name}</th></tr>')
+        rows += [_slip_row(slip) for slip in SLIPS if slip.area == area]
+    return (
+        '<section aria-labelledby="slips"><h2 id="slips">Slips of the paper, and their effect</h2>'
+        f"<p>{len(SLIPS)} places where what is printed, or what was run, is not what is meant. None of them touches the "
+        "paper’s main idea; most drop a factor 1/M. Where a test of ours shows one, it is named.</p>"
+        f'{_scroll("Slips")}<table class="slips"><thead><tr><th scope="col">Where</th><th scope="col">As printed</th>'
+        '<th scope="col">Right</th><th scope="col">Effect</th><th scope="col">How we know</th></tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div></section>"
+    )
+
+
+def _slip_row(slip: Slip) -> str:
+    known = [rich(slip.evidence)] if slip.evidence else []
+    known += [f"<code>{escape(test)}</code>" for test in slip.tests]
+    cells = "".join(f"<td>{rich(text)}</td>" for text in (slip.printed, slip.right, slip.effect))
+    return f'<tr><th scope="row">{rich(slip.where)}</th>{cells}<td>{"<br>".join(known)}</td></tr>'
+
+
+def _environment_section(documents: Mapping[str, Document]) -> str:
+    """Where the runs were made; experiments that share an environment share an entry."""
+    found: dict[str, tuple[dict[str, Any], list[str]]] = {}
+    for name, document in documents.items():
+        environment = document.get("environment")
+        if isinstance(environment, dict):
+            found.setdefault(json.dumps(environment, sort_keys=True, default=str), (environment, []))[1].append(name)
+    blocks = []
+    for environment, names in found.values():
+        which = "" if len(found) == 1 else f"<h3>{escape(', '.join(names))}</h3>"
+        blocks.append(which + _facts(environment))
+    if not blocks:
+        blocks.append('<p class="missing">No result in this folder says where it was made.</p>')
+    return (
+        '<section aria-labelledby="environment"><h2 id="environment">Where this was run</h2>' + "".join(blocks) + "</section>"
+    )
+
+
+def _footer(folder: Path) -> str:
+    from twofold import __version__  # noqa: PLC0415
+
+    return (
+        f"<p>Written by twofold {escape(__version__)} with <code>{escape(shlex.join(['twofold', 'report', str(folder)]))}</code> "
+        "from the JSON documents beside it, which hold every point; the figures here show at most about "
+        f"{figures.MOST_POINTS} points of a curve, its ends always among them. The page asks nothing of the network.</p>"
+    )
+
+
+# --- what the experiments know ----------------------------------------------------------------------------------------
+
+
+def judged(folder: Path) -> list[dict[str, Any]]:
+    """The judge's verdicts."""
+    from twofold.experiments.judge import judge  # noqa: PLC0415
+
+    return [
+        {"claim": v.claim, "verdict": v.verdict, "why": v.why, "numbers": v.numbers, "experiments": v.experiments}
+        for v in judge(folder)
+    ]
+
+
+def known_end_points(name: str) -> list[dict[str, Any]]:
+    """The published end points of one experiment."""
+    return []
+
+
+def with_optimum(document: Document, series: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Each series with the optimum of its own problem, where there is one."""
+    return [dict(s) for s in series]
+
+
+# --- small pieces -----------------------------------------------------------------------------------------------------
+
+
+def rich(text: Any) -> str:
+    """Escaped text in which `…` is a formula: ^ raises and _ lowers the next letters or the next parenthesis."""
+    pieces = re.split(r"`([^`]*)`", escape(str(text)))
+    return "".join(_formula(piece) if i % 2 else piece for i, piece in enumerate(pieces))
+
+
+def _formula(text: str) -> str:
+    for mark, tag in (("^", "sup"), ("_", "sub")):
+        text = re.sub(rf"\{mark}(?:\(([^()]*)\)|([^\W_]+|[+*⊤]))", rf"<{tag}>\1\2</{tag}>", text)
+    return f'<span class="m">{text}</span>'
+
+
+def _facts(facts: Mapping[str, Any]) -> str:
+    """A mapping as a list of terms; what is nested inside is written as JSON."""
+    items = []
+    for key, value in facts.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+        items.append(f"<dt>{escape(str(key).replace('_', ' '))}</dt><dd>{escape(text)}</dd>")
+    return f'<dl class="facts">{"".join(items)}</dl>' if items else ""
+
+
+def _pre(text: str) -> str:
+    return f'<pre tabindex="0"><code>{escape(text)}</code></pre>'
+
+
+def _scroll(label: str) -> str:
+    """A box in which a wide table scrolls, by keyboard too."""
+    return f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(label)}">'
+
+
+def _command(name: str, folder: Path, quick: bool = False) -> str:
+    return shlex.join(["twofold", "reproduce", name, "--out", str(folder), *(["--quick"] if quick else [])])
+
+
+def _unknown(name: str) -> Chapter:
+    """A chapter for a result that this page has no words for."""
+    return Chapter(name, name, "", part="beyond")
+
+
+def _short_name(chapter: Chapter) -> str:
+    return chapter.name
+
+
+def _asset(name: str) -> str:
+    return resources.files("twofold.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _library() -> str:
+    """plotly.js, out of the installed package; nothing in it may end the script element."""
+    from plotly.offline import get_plotlyjs  # noqa: PLC0415
+
+    return get_plotlyjs().replace("</script", "<\\/script")
+
+
+def _embedded(data: Any) -> str:
+    """JSON that may stand inside a script element: no tag can open or close in it."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _policy(*scripts: str) -> str:
+    """Only our own scripts run, and nothing is ever fetched."""
+    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
+    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"

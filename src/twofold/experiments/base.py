@@ -1,0 +1,127 @@
+"""An experiment is data: cells to run, facts for the reader, figures to draw. Nothing here runs anything."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+PUBLISHED = "as published"
+THEORY = "by theory"
+VARIANTS = (PUBLISHED, THEORY)
+"""The settings of the published runs (shared/paper/notes.md), and everything from the problem's certified constants."""
+
+LABELS = ("method", "variant", "objective", "dataset", "level")
+"""What tells one series of an experiment from another, besides its metric."""
+
+Plain = Mapping[str, Any]
+"""A mapping of plain JSON values."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One call of `solve`: a method on a problem, from several seeds.
+
+    `problem` is what `problems.setup` builds from; `fields` are the algorithm's hyper-parameters that are set by hand, where
+    the name of another method stands for that method's value of the field. All others come from the constants:
+    those of the published runs if `published`, else the problem's own.
+    """
+
+    method: str
+    problem: Plain
+    objective: str
+    dataset: str
+    level: float | str | None = None
+    variant: str = PUBLISHED
+    algorithm: str = ""  # its name in the registry, where the method is shown under another
+    fields: Plain = field(default_factory=dict)
+    metrics: tuple[str, ...] = ("loss",)
+    rounds: int = 1000
+    every: int = 1
+    seeds: tuple[int, ...] = (0,)
+    reach: float | None = None  # stop when the gap is this small, relative to the start
+    wide: bool = True  # float64; False for float32
+    optimum: bool = False  # whether the problem has a minimiser that is to be found
+    warm_up: int = 0  # rounds run beforehand, so that compilation is not timed
+
+    @property
+    def published(self) -> bool:
+        """Whether step sizes come from the constants of the published runs."""
+        return self.variant == PUBLISHED
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """Where its series belong."""
+        return {name: getattr(self, name) for name in LABELS}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return json.loads(json.dumps(values, default=list))
+
+    def where(self) -> str:
+        """Its labels in words, for a progress bar or an error."""
+        return " · ".join(str(value) for value in self.labels.values() if value is not None)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A grid of panels: one row per value of `rows`, one column per value of `columns`, one line per value of `lines`.
+
+    `metrics` are the rows if `rows` is "metric" (a metric "gap" is the loss less the optimum), otherwise the one metric that
+    is shown; `where` fixes the other labels. Series that an experiment does not have leave their panel out.
+    """
+
+    name: str
+    metrics: tuple[str, ...]
+    rows: str = "metric"
+    columns: str = "level"
+    lines: str = "method"
+    where: Plain = field(default_factory=dict)
+    title: str = ""
+    column_title: str = "{}"
+    line_title: str = "{}"
+    kind: Literal["curves", "bars", "rates"] = "curves"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that `reproduce` needs to know of one experiment."""
+
+    name: str
+    title: str
+    cells: tuple[Cell, ...]
+    figures: tuple[Figure, ...]
+    facts: Plain = field(default_factory=dict)  # what the reader should know of the settings
+    alone: bool = False  # one cell at a time, because it is timed
+    summary: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # entries of the document that follow from the others
+
+    def quick(self) -> Experiment:
+        """The same at a size that runs in seconds: fewer rounds, seeds and clients, the first data set only."""
+        first = {cell.dataset for cell in self.cells[:1]}
+        levels = {c.level for c in self.cells if isinstance(c.level, (int, float))}
+        small = {min(levels, default=None), max(levels, default=None)}
+        kept = [c for c in self.cells if c.dataset in first and (c.level in small or not isinstance(c.level, (int, float)))]
+        return replace(self, cells=tuple(_shrink(cell) for cell in kept))
+
+    def with_seeds(self, seeds: Sequence[int]) -> Experiment:
+        """The same with other seeds."""
+        return replace(self, cells=tuple(replace(cell, seeds=tuple(seeds)) for cell in self.cells))
+
+
+SMALL = {"clients": 4, "rows": 40, "train": 20, "test": 20, "parts": ["test"], "schools": 6}
+"""What `quick` makes of the entries of a problem that say how large it is."""
+
+
+def _shrink(cell: Cell) -> Cell:
+    problem = {**cell.problem, **{name: value for name, value in SMALL.items() if name in cell.problem}}
+    rounds = min(cell.rounds, 40)
+    return replace(cell, problem=problem, rounds=rounds, every=min(cell.every, 4), seeds=cell.seeds[:2], warm_up=min(cell.warm_up, 2))
+
+
+def digest(*parts: Any) -> str:
+    """A short name for plain values: the same for the same values, and for no others."""
+    text = json.dumps(parts, sort_keys=True, default=list, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:20]

@@ -1,0 +1,177 @@
+"""From plain values to a problem: its data, the constants that the published runs assumed, and what is measured."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from twofold import data, losses, objectives
+from twofold.clients import Clients
+from twofold.experiments.base import Plain
+from twofold.losses import Rows
+from twofold.problem import Problem
+from twofold.theory import constants as theory
+from twofold.theory.constants import Constants, LossConstants
+from twofold.theory.instances import lower_bound_instance
+from twofold.tree import Pytree
+
+Measure = Callable[[Pytree, Pytree], Any]
+"""A figure of real (w, β), as `solve(record=...)` takes it."""
+
+
+class Setup(NamedTuple):
+    """A problem with all that an experiment asks of it."""
+
+    problem: Problem
+    published: Constants | None
+    measures: dict[str, Measure]
+    provenance: str
+
+
+class Data(NamedTuple):
+    """Clients, their loss, the μ' and 𝓛' of the published runs, and what is measured beyond the loss."""
+
+    clients: Clients
+    loss: Any
+    assumed: LossConstants | None
+    measures: Callable[[Problem], dict[str, Measure]]
+    provenance: str
+
+
+_LOCK = threading.Lock()
+
+
+def setup(problem: Plain, wide: bool = True) -> Setup:
+    """The problem of a cell; the same object for the same values, so that its optimum and its programs are made once."""
+    with _LOCK:
+        return _setup(json.dumps(problem, sort_keys=True), wide)
+
+
+@lru_cache(maxsize=8)
+def _setup(text: str, wide: bool) -> Setup:
+    values = json.loads(text)
+    source, parameters, rescale = values.pop("data"), values.pop("objective", {}), values.pop("rescale", True)
+    if source == "chain":
+        return Setup(lower_bound_instance(**values), None, {}, "the lower-bound instance of twofold.theory.instances")
+    found = SOURCES[source](**values)
+    name = parameters.pop("name")
+    problem = Problem(getattr(objectives, name)(found.loss, **parameters), found.clients, rescale=rescale)
+    known = None if found.assumed is None else _published(name, parameters, found.assumed, problem)
+    return Setup(problem, known, found.measures(problem), found.provenance)
+
+
+def _published(name: str, parameters: Plain, assumed: LossConstants, problem: Problem) -> Constants:
+    """What the published runs took for 𝓛^w, 𝓛^β and μ: the lemmas' formulas, and μ'/(3M), for weight sharing μ'/M."""
+    M, of_w = problem.M, problem.scale**2
+    mu = float(assumed.mu) / (M if name == "weight_sharing" else 3 * M)
+    if name == "weight_sharing":  # 𝓛' of its two blocks differ there
+        return Constants(mu, *(2 * (of_w * float(assumed.L), float(assumed.calL) / M)))
+    given = {key: value for key, value in parameters.items() if key != "split"}
+    return getattr(theory, name)(assumed, **given, scale=problem.scale, clients=M).replace(mu=mu)
+
+
+# --- synthetic data ---------------------------------------------------------------------------------------------------
+
+
+def _mixture(sigma_h: float, clients: int, rows: int) -> Data:
+    made = data.synthetic.mixture(sigma_h, clients, rows)
+    known = data.synthetic.paper_constants(made)
+    truth = made.beta_star
+
+    def error(w: Pytree, beta: Pytree) -> jax.Array:
+        """Σ_m ‖β_m − β*_m‖²."""
+        return jnp.sum(jnp.square(beta - truth))
+
+    return Data(
+        Clients.from_list(made.clients), losses.logistic(), LossConstants(known.mu, known.smoothness, known.smoothness),
+        lambda _: {"error": error}, f"synthetic mixture data, seed {data.synthetic.PAPER_SEED}, σ_h = {sigma_h:g}",
+    )  # fmt: skip
+
+
+def _sharing(sigma_h: float, clients: int, rows: int, stretch: bool = False) -> Data:
+    """Weight sharing; `stretch` multiplies the private features by √M, and so the step on β by M.
+
+    The published code has no 1/M in its gradient of β. A step M times as long on β is the right method on β/√M, which is
+    what features times √M make of it; the error is measured on the true β.
+    """
+    made = data.synthetic.weight_sharing(sigma_h, clients, rows)
+    shared = len(made.w_star)
+    factor = np.sqrt(clients) if stretch else 1.0
+    scale = np.where(np.arange(made.parameters.shape[1]) < shared, 1.0, factor)
+    # The published code cuts rows where it means columns: 𝓛^w is the largest norm among each client's first ten rows.
+    norms = np.stack([np.linalg.norm(x, axis=1) for x, _ in made.clients])
+    w_star, beta_star = made.w_star, made.beta_star
+
+    def error(w: Pytree, beta: Pytree) -> jax.Array:
+        """‖w − w*‖² + (1/M) Σ_m ‖β_m − β*_m‖²."""
+        return jnp.sum(jnp.square(w - w_star)) + jnp.sum(jnp.square(factor * beta - beta_star)) / clients
+
+    return Data(
+        Clients.from_list([(x * scale, y) for x, y in made.clients]), losses.logistic(),
+        LossConstants(data.synthetic.paper_constants(made).mu, norms[:, :shared].max(), norms[:, shared:].max()),
+        lambda _: {"error": error}, f"synthetic weight-sharing data, seed {data.synthetic.PAPER_SEED}, σ_h = {sigma_h:g}",
+    )  # fmt: skip
+
+
+# --- real data --------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1)
+def _normalised(name: str, parts: tuple[str, ...] | None) -> tuple[np.ndarray, np.ndarray, str]:
+    images = data.images.load(name, parts=parts)
+    return data.normalise.paper(images.x), images.y, images.provenance
+
+
+def _images(
+    name: str, labels: int, clients: int, train: int, test: int, l2: float = 0.0, parts: Any = None, seed: int = 0
+) -> Data:
+    """K labels per client, softmax regression with an intercept (the published model has one, the paper's text none)."""
+    x, y, provenance = _normalised(name, None if parts is None else tuple(parts))
+    split = data.partition.by_labels(y, clients, labels, train, test, seed)
+    training, testing = split.take(x, y)
+    test_x, test_y = (jnp.asarray(np.stack(arrays)) for arrays in zip(*testing, strict=True))
+    loss = losses.softmax(10, l2=l2, intercept=True)
+
+    def measures(problem: Problem) -> dict[str, Measure]:
+        objective = problem.objective
+        own = objective.own(problem.clients)
+
+        def accuracy(w: Pytree, beta: Pytree) -> jax.Array:
+            """With the private part alone, as the paper has it."""
+            return jnp.mean(jax.vmap(loss.grade)(beta, test_x, test_y))
+
+        def accuracy_personal(w: Pytree, beta: Pytree) -> jax.Array:
+            """With what the objective predicts with; none of the three looks at its training rows for that."""
+            nobody = Rows((), (), jnp.zeros(0))
+            grades = jax.vmap(lambda b, o, x, y: objective.grade(w, b, nobody, o, x, y))(beta, own, test_x, test_y)
+            return jnp.mean(grades)
+
+        return {"accuracy": accuracy, "accuracy_personal": accuracy_personal}
+
+    assumed = LossConstants(0.01, 1.0, 1.0)
+    return Data(Clients.from_list(training), loss, assumed, measures, f"{provenance} {split.description}.")
+
+
+def _school(schools: int, l2: float) -> Data:
+    """The first schools' pupils; columns and scores standardised over them, the constant column left out, rows to norm ≤ 1."""
+    loaded = data.school.load()
+    pairs = loaded.clients[:schools]
+    counts = np.cumsum([len(y) for _, y in pairs])[:-1]
+    x = data.normalise.standardise(np.concatenate([x[:, :-1] for x, _ in pairs]))
+    x /= np.max(np.linalg.norm(x, axis=1))
+    y = data.normalise.standardise(np.concatenate([y for _, y in pairs])[:, None])[:, 0]
+    clients = Clients.from_list(list(zip(np.split(x, counts), np.split(y, counts), strict=True)))
+    files = ", ".join(f"{name} (md5 {md5})" for name, md5 in loaded.files)
+    return Data(clients, losses.squared(l2=l2), None, lambda _: {}, f"School: {schools} schools from {files}.")
+
+
+SOURCES: dict[str, Callable[..., Data]] = {
+    "mixture": _mixture, "sharing": _sharing, "images": _images, "school": _school,
+}  # fmt: skip

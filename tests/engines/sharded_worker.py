@@ -1,0 +1,59 @@
+"""Run by test_sharded.py: one process of a sharded run; prints its results as JSON.
+
+python sharded_worker.py DEVICES PROCESS PROCESSES PORT
+"""
+
+import json
+import os
+import sys
+
+devices, process, processes, port = (int(a) for a in sys.argv[1:])
+os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+import jax  # noqa: E402
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+if processes > 1:
+    jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=processes, process_id=process)
+
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+
+import twofold as tw  # noqa: E402
+
+
+def problem(buckets=None):
+    """Seven unequal clients: no number of devices but one divides them."""
+    rng = np.random.default_rng(5)
+    pairs = []
+    for _ in range(7):
+        x = rng.normal(size=(int(rng.integers(4, 12)), 3))
+        pairs.append((x, (x @ rng.normal(size=3) + rng.normal(size=len(x)) > 0).astype(int)))
+    objective = tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5)
+    return tw.Problem(objective, tw.Clients.from_list(pairs), buckets=buckets)
+
+
+def summary(run):
+    """Everything that must agree between engines."""
+    ledger = run.ledger.as_dict()
+    history = {name: run.history[name].tolist() for name in ("round", "iteration", "loss", "size", "bytes")}
+    return {"w": run.w.tolist(), "beta": run.beta.tolist(), "ledger": ledger, "history": history}
+
+
+def main():
+    """Three methods that use everything (a receive, a table, epochs, two coins), bucketed, and two seeds at once."""
+    engine = "sharded" if devices * processes > 1 else "simulate"
+    options = {"rounds": 6, "record": {"loss": "loss", "size": lambda w, b: jnp.sum(b**2)}, "engine": engine}
+    plain, bucketed = problem(), problem([[0, 3, 4], [5, 1, 2, 6]])
+    out = {
+        "l2sgd_plus": summary(tw.solve(plain, "l2sgd_plus", seed=3, **options)),
+        "epochs": summary(tw.solve(plain, tw.algorithms.LSGD(epochs=1, batch=3), seed=3, **options)),
+        "bucketed": summary(tw.solve(bucketed, "asvrcd", seed=3, **options)),
+        "seeds": [summary(run) for run in tw.solve(plain, "asvrcd", seeds=[3, 4], **options)],
+    }
+    print("RESULT" + json.dumps(out))
+
+
+main()

@@ -1,0 +1,466 @@
+"""One contract for all engines: the same coins, sampled rows and ledger as `simulate`, and the same iterates to 1e-10.
+
+What a ledger claims is derived from `sends`; the engine of messages counts what really happens, and both must agree.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+from collections import Counter
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import twofold as tw
+from problems import ALPHAS, LOSSES, clients
+from twofold import engines
+from twofold.algorithms import ACD, ASCD, ASVRCD, LSGD, SCD, SVRCD, Algorithm, L2SGDPlus, PFedMe
+from twofold.engines import messages
+from twofold.problem import Problem
+from twofold.solver import complete
+from twofold.theory.stepsizes import pl_schedule
+from twofold.tree import record, static
+
+# --- an algorithm that writes down its coins and the rows it draws ----------------------------------------------------
+
+
+class Tape:
+    """Every coin and every draw of a run, as a multiset: an engine may take its clients in any order."""
+
+    def __init__(self) -> None:
+        self.notes: Counter = Counter()
+
+    def note(self, kind: str, *values: Any) -> None:
+        jax.debug.callback(lambda *v: self.notes.update([(kind, *(tuple(np.ravel(x).tolist()) for x in v))]), *values)
+
+    def read(self) -> Counter:
+        jax.effects_barrier()
+        return self.notes
+
+
+class SpyOracle:
+    """A client's oracle, which notes what is drawn from it."""
+
+    def __init__(self, oracle: Any, tape: Tape) -> None:
+        self._oracle, self._tape = oracle, tape
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._oracle, name)
+
+    def sample(self, key: Any, size: int | None) -> Any:
+        sample = self._oracle.sample(key, size)
+        if sample is not None:
+            self._tape.note("rows", *key, sample.index)
+        return sample
+
+    def slice(self, order: Any, start: Any, size: int) -> Any:
+        sample = self._oracle.slice(order, start, size)
+        # The short last batch of an epoch fills up with rows of weight zero, and with others in each engine.
+        self._tape.note("slice", jnp.where(sample.weight > 0, sample.index, -1))
+        return sample
+
+
+@record
+class Spy(Algorithm):
+    """Another algorithm, noting the coins that each client acts on in each iteration."""
+
+    inner: Algorithm
+    tape: Tape = static()
+    name = "spy"
+
+    def client(self, plan: Any, shared: Any, private: Any, oracle: Any, key: Any) -> Any:
+        self.tape.note("coins", *key, *jax.tree.leaves(plan))
+        return self.inner.client(plan, shared, private, SpyOracle(oracle, self.tape), key)
+
+    def init(self, w0: Any) -> Any:
+        return self.inner.init(w0)
+
+    def init_private(self, w0: Any, beta0: Any, oracle: Any) -> Any:
+        return self.inner.init_private(w0, beta0, oracle)
+
+    def plan(self, stream: Any, k: Any) -> Any:
+        return self.inner.plan(stream, k)
+
+    def server(self, plan: Any, shared: Any, mean: Any) -> Any:
+        return self.inner.server(plan, shared, mean)
+
+    def receive(self, plan: Any, shared: Any, private: Any, oracle: Any) -> Any:
+        return self.inner.receive(plan, shared, private, oracle)
+
+    def sends(self, plan: Any) -> Any:
+        return self.inner.sends(plan)
+
+    def evaluations(self, plan: Any, rows: Any) -> Any:
+        return self.inner.evaluations(plan, rows)
+
+    def model(self, shared: Any) -> Any:
+        return self.inner.model(shared)
+
+    def personal(self, private: Any) -> Any:
+        return self.inner.personal(private)
+
+
+# --- what is run ------------------------------------------------------------------------------------------------------
+
+
+def problem(kind: str = "mixture") -> Problem:
+    """A small problem of some kind, made anew."""
+    loss, everyone = LOSSES["logistic"], clients("logistic")
+    mixture = tw.objectives.mixture(loss, lam=0.5)
+    return {
+        "mixture": lambda: Problem(mixture, everyone),
+        "not_rescaled": lambda: Problem(mixture, everyone, rescale=False),
+        "weighted_by_rows": lambda: Problem(mixture, clients("logistic", weights="rows")),
+        "bucketed": lambda: Problem(mixture, everyone, buckets=[[0, 2], [4], [1, 3]]),
+        "traditional": lambda: Problem(tw.objectives.traditional(loss), everyone),
+        "local": lambda: Problem(tw.objectives.local(loss), everyone),
+        "adaptive_each": lambda: Problem(tw.objectives.adaptive(loss, alpha=ALPHAS, Lambda=0.5), everyone),
+        "weight_sharing": lambda: Problem(tw.objectives.weight_sharing(LOSSES["softmax"], split=2), clients("softmax")),
+        "pytree": lambda: Problem(
+            tw.objectives.weight_sharing(tw.losses.softmax(3, l2=0.25, intercept=True), split="bias"),
+            clients("softmax"),
+        ),
+    }[kind]()
+
+
+VARIANTS: dict[str, Algorithm] = {
+    "lsgd": LSGD(),
+    "lsgd-batch3": LSGD(batch=3, tau=2),
+    "lsgd-full": LSGD(batch=None, tau=3),
+    "lsgd-epochs": LSGD(epochs=1, batch=4),
+    "lsgd-epochs-full": LSGD(epochs=2, batch=None),
+    "lsgd-average": LSGD(average=True, tau=2, batch=3),
+    "lsgd-epochs-average": LSGD(average=True, epochs=2, batch=5),
+    "lsgd-schedule": LSGD(eta=pl_schedule(0.1, 5.0, 3), tau=3),
+    "acd": ACD(),
+    "scd": SCD(),
+    "scd-batch3": SCD(batch=3),
+    "scd-full": SCD(batch=None),
+    "ascd": ASCD(),
+    "ascd-batch3": ASCD(batch=3),
+    "ascd-full": ASCD(batch=None),
+    "svrcd": SVRCD(rho=0.2),
+    "svrcd-batch3": SVRCD(rho=0.2, batch=3),
+    "svrcd-full": SVRCD(rho=0.2, batch=None),
+    "asvrcd": ASVRCD(rho=0.2),
+    "asvrcd-batch3": ASVRCD(rho=0.2, batch=3),
+    "asvrcd-full": ASVRCD(rho=0.2, batch=None),
+    "asvrcd-beta": ASVRCD(optimal="beta"),
+    "l2sgd_plus": L2SGDPlus(),
+    "l2sgd_plus-batch3": L2SGDPlus(batch=3),
+    "l2sgd_plus-full": L2SGDPlus(batch=None),
+    "pfedme": PFedMe(local_rounds=2, inner_steps=2, batch=1),
+    "pfedme-batch3": PFedMe(local_rounds=2, inner_steps=3, batch=3, delta=0.5),
+    "pfedme-full": PFedMe(local_rounds=1, inner_steps=2, batch=None),
+}
+"""Every method, with everything that changes its course."""
+ONE_OF_EACH = ("lsgd", "acd", "scd", "ascd", "svrcd", "asvrcd", "l2sgd_plus", "pfedme")
+OTHER_PROBLEMS = [
+    *((kind, name) for kind in ("traditional", "local") for name in ("lsgd", "acd", "scd", "ascd", "svrcd", "asvrcd")),
+    *((kind, name) for kind in ("not_rescaled", "bucketed") for name in ("lsgd-epochs", "asvrcd", "l2sgd_plus")),
+    *(("weighted_by_rows", name) for name in ("lsgd-average", "acd", "asvrcd", "l2sgd_plus", "pfedme")),
+    *(("adaptive_each", name) for name in ("acd", "asvrcd")),
+    *((kind, "asvrcd") for kind in ("weight_sharing", "pytree")),
+]
+ITERATIONS = {"lsgd": 6, "pfedme": 6}
+
+
+def run(kind: str, variant: str, engine: str, **options: Any) -> tuple[Any, Counter]:
+    """A short run that starts off the origin, and what its coins and draws were."""
+    whole, tape = problem(kind), Tape()
+    method, _ = complete(whole, VARIANTS[variant])
+    start = jax.tree.map(lambda leaf: jnp.full(leaf.shape, 0.1, leaf.dtype), whole.start)
+    iterations = ITERATIONS.get(variant.split("-", maxsplit=1)[0], 30)
+    options = {"iterations": iterations, "seed": 3, "start": start, "engine": engine} | options
+    return tw.solve(whole, Spy(method, tape), **options), tape.read()
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[messages.Messages]:
+    """The engines of messages that a test's runs have built, in order."""
+    found: list[messages.Messages] = []
+
+    def build(*arguments: Any) -> messages.Messages:
+        found.append(messages.Messages(*arguments))
+        return found[-1]
+
+    monkeypatch.setitem(engines.REGISTRY, "messages", build)
+    return found
+
+
+def assert_same_iterates(one: Any, other: Any, atol: float = 1e-10) -> None:
+    """Equal parameters and equal recorded losses, up to rounding."""
+    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=0, atol=atol), (one.w, one.beta), (other.w, other.beta))
+    assert_allclose(one.history["loss"], other.history["loss"], rtol=0, atol=atol)
+
+
+def assert_same_course(one: Any, other: Any) -> None:
+    """Equal rounds, bytes and gradients at every record, and equal ledgers."""
+    for column in ("round", "iteration", "bytes", "gradients_w", "gradients_beta"):
+        assert_array_equal(one.history[column], other.history[column], err_msg=column)
+    assert one.ledger.as_dict() == other.ledger.as_dict()
+
+
+class Contract:
+    """What every engine owes: subclasses name theirs."""
+
+    engine: str
+
+    @pytest.mark.parametrize("variant", VARIANTS)
+    def test_every_method_has_the_course_of_simulate(self, variant: str):
+        self.compare("mixture", variant)
+
+    @pytest.mark.parametrize(("kind", "variant"), OTHER_PROBLEMS)
+    def test_every_kind_of_problem_has_the_course_of_simulate(self, kind: str, variant: str):
+        self.compare(kind, variant)
+
+    def compare(self, kind: str, variant: str) -> None:
+        (expected, drawn), (found, drawn_here) = (run(kind, variant, name) for name in ("simulate", self.engine))
+        assert len(drawn) >= expected.ledger.iterations
+        assert drawn_here == drawn
+        assert_same_course(found, expected)
+        assert_same_iterates(found, expected)
+
+    @pytest.mark.parametrize("variant", ["lsgd", "asvrcd"])
+    def test_many_seeds_are_so_many_runs(self, variant: str):
+        many, _ = run("mixture", variant, self.engine, seeds=[3, 8])
+        for seed, one in zip([3, 8], many, strict=True):
+            alone, _ = run("mixture", variant, self.engine, seed=seed)
+            assert_same_course(one, alone)
+            assert_same_iterates(one, alone)
+
+    def test_both_stages_have_the_course_of_simulate(self):
+        whole = Problem(tw.objectives.multitask(LOSSES["logistic"], lam=0.5, Lambda=np.inf), clients("logistic"))
+        expected, found = (tw.solve(whole, "asvrcd", iterations=20, engine=name) for name in ("simulate", self.engine))
+        assert_same_course(found, expected)
+        assert_same_iterates(found, expected)
+
+
+class TestMessages(Contract):
+    engine = "messages"
+
+
+# --- what the engine of messages counts ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "variant"), [*(("mixture", variant) for variant in VARIANTS), *OTHER_PROBLEMS]
+)  # fmt: skip
+def test_the_ledger_is_what_really_happens(kind: str, variant: str, built: list[messages.Messages]):
+    result, _ = run(kind, variant, "messages")
+    (happened,) = built[0].runs
+    ledger = result.ledger
+    assert happened.rounds == ledger.rounds
+    assert_array_equal(happened.floats, np.full(len(happened.clients), ledger.floats_up))
+    assert (ledger.floats_down, ledger.bytes_up, ledger.bytes_down) == (ledger.floats_up, *2 * [8 * ledger.floats_up])
+    assert_array_equal(
+        [c.evaluated for c in happened.clients], np.stack([ledger.gradients_w, ledger.gradients_beta], 1)
+    )
+    assert (ledger.gradients_w + ledger.gradients_beta).min() > 0
+
+
+def test_silent_iterations_pass_nothing(built: list[messages.Messages]):
+    result, _ = run("mixture", "asvrcd", "messages", iterations=60)
+    (happened,) = built[0].runs
+    assert 0 < happened.rounds < 60
+    assert result.history["bytes"][-1] == 2 * 8 * happened.floats[0]
+
+
+# --- simulate: many seeds, and other precision ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", ONE_OF_EACH)
+def test_many_seeds_at_once_equal_single_seeds(variant: str):
+    seeds = [0, 5, 11]
+    many, drawn = run("mixture", variant, "simulate", seeds=seeds)
+    alone = [run("mixture", variant, "simulate", seed=seed) for seed in seeds]
+    assert drawn == sum((tape for _, tape in alone), Counter())
+    for one, (single, _) in zip(many, alone, strict=True):
+        assert one.seed == single.seed
+        assert_same_course(one, single)
+        assert_same_iterates(one, single)
+
+
+@pytest.mark.parametrize("variant", [*ONE_OF_EACH, "lsgd-epochs"])
+def test_float32_has_the_coins_rows_and_ledger_of_float64(variant: str):
+    double, drawn = run("mixture", variant, "simulate")
+    with jax.enable_x64(False):
+        single, drawn_in_single = run("mixture", variant, "simulate")
+    assert single.w.dtype == np.float32
+    assert double.w.dtype == np.float64
+    assert drawn_in_single == drawn
+    for column in ("round", "iteration", "gradients_w", "gradients_beta"):
+        assert_array_equal(single.history[column], double.history[column])
+    half = {"bytes_up": double.ledger.bytes_up // 2, "bytes_down": double.ledger.bytes_down // 2}
+    assert single.ledger.as_dict() == double.ledger.as_dict() | half
+    assert_same_iterates(single, double, atol=1e-4)
+
+
+def test_iterations_in_pieces_are_iterations_in_one_go():
+    """Other records cut a run into other stretches; the iterates know nothing of it."""
+    whole, _ = run("mixture", "asvrcd", "simulate", every=10_000)
+    pieces, _ = run("mixture", "asvrcd", "simulate", every=1, target=-1.0)
+    assert len(pieces.history["loss"]) > len(whole.history["loss"]) == 2
+    jax.tree.map(assert_array_equal, (pieces.w, pieces.beta), (whole.w, whole.beta))
+
+
+# --- the private part never leaves ----------------------------------------------------------------------------------------
+
+
+def through_bytes(packet: list[np.ndarray]) -> list[np.ndarray]:
+    """A packet written out as bytes and read back: nothing but its numbers can come through."""
+    file = io.BytesIO()
+    np.savez(file, *packet)
+    with np.load(io.BytesIO(file.getvalue()), allow_pickle=False) as read:
+        return [read[name] for name in read.files]
+
+
+class Wire:
+    """The two sides of the engine of messages, with nothing but bytes between them."""
+
+    def __init__(self, whole: Problem, method: Algorithm, seed: int) -> None:
+        self.whole = whole
+        w = jax.tree.map(lambda leaf: leaf / whole.scale, whole.start[0])
+        betas = [jax.tree.map(lambda leaf, m=m: leaf[m], whole.start[1]) for m in range(whole.M)]
+        self.clients = [messages.ClientSide(method, whole, m, seed, w, beta) for m, beta in enumerate(betas)]
+        self.server = messages.ServerSide(method, seed, w, np.array(whole.clients.weights))
+        # The shape of a message the server knows without its clients: here from somebody else's client.
+        stranger = messages.ClientSide(method, _strangers(whole), 0, seed, w, betas[0])
+        stranger.send(0)
+        self._shape = stranger._shape
+        self.packets: list[list[np.ndarray]] = []
+
+    def step(self, k: int) -> None:
+        packets = [through_bytes(client.send(k)) for client in self.clients]
+        self.packets += packets
+        answer = through_bytes(self.server.mean(packets))
+        self.server.finish(k, answer, self._shape)
+        for client in self.clients:
+            client.receive(answer)
+
+    @property
+    def end(self) -> tuple[Any, Any]:
+        w = jax.tree.map(lambda leaf: self.whole.scale * leaf, self.server.model())
+        return w, jax.tree.map(lambda *leaves: jnp.stack(leaves), *[client.personal() for client in self.clients])
+
+
+def _strangers(whole: Problem) -> Problem:
+    return Problem(whole.objective, whole.clients.map(lambda x, y: (np.ones_like(x), y)))
+
+
+WIRED = [*(("mixture", name) for name in ONE_OF_EACH), ("weight_sharing", "lsgd-average"), ("weight_sharing", "svrcd")]
+
+
+@pytest.mark.parametrize(("kind", "variant"), WIRED)
+def test_bytes_of_sent_parts_are_all_that_passes(kind: str, variant: str):
+    whole = problem(kind)
+    method, _ = complete(whole, VARIANTS[variant])
+    wire = Wire(whole, jax.tree.map(jnp.asarray, method), seed=3)
+    for k in range(5):
+        wire.step(k)
+    expected = tw.solve(whole, method, iterations=5, seed=3, engine="messages")
+    jax.tree.map(assert_array_equal, wire.end, (expected.w, expected.beta))
+    assert sum(array.size for packet in wire.packets for array in packet) == whole.M * expected.ledger.floats_up > 0
+
+
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if not name.startswith(("l2sgd_plus", "pfedme"))])
+def test_no_packet_has_the_shape_of_a_private_part(variant: str):
+    whole = problem("weight_sharing")  # two rows of the model are shared, one is private
+    method, _ = complete(whole, VARIANTS[variant])
+    wire = Wire(whole, jax.tree.map(jnp.asarray, method), seed=3)
+    for k in range(4):
+        wire.step(k)
+    shared, private = (leaf.shape for leaf in whole.start)
+    assert (shared, private) == ((2, 3), (whole.M, 1, 3))
+    assert {array.shape for packet in wire.packets for array in packet} == {shared}
+
+
+def test_l2sgd_plus_sends_the_personal_model_and_says_so():
+    whole = problem("mixture")
+    method, _ = complete(whole, L2SGDPlus(p_w=1.0, eta=0.1))
+    client = messages.ClientSide(
+        jax.tree.map(jnp.asarray, method), whole, 0, 3, *(leaf[0] + 0.7 for leaf in ([0], [0]))
+    )
+    (sent,) = client.send(0)
+    assert_array_equal(sent * whole.scale, client.personal())
+    assert "its message is the personal model" in L2SGDPlus.__doc__
+
+
+def reachable(start: object) -> list[object]:
+    """Everything that an object holds, directly or through what it holds; not the code that it is made of."""
+    code = (type, type(gc), type(reachable), type(len), type(Tape.note), type(reachable.__code__))
+    seen, queue = {id(start): start}, [start]
+    while queue:
+        for item in gc.get_referents(queue.pop()):
+            if id(item) not in seen and not isinstance(item, code):
+                seen[id(item)] = item
+                queue.append(item)
+    return list(seen.values())
+
+
+@pytest.mark.parametrize("variant", ONE_OF_EACH)
+def test_the_server_holds_nothing_of_its_clients(variant: str, built: list[messages.Messages]):
+    whole = problem("mixture")
+    tw.solve(whole, VARIANTS[variant], iterations=3, engine="messages")
+    (happened,) = built[0].runs
+    private = (messages.ClientSide, messages.CountingOracle, Problem, tw.Clients)
+    assert not [item for item in reachable(happened.server) if isinstance(item, private)]
+    # The search does find them where they are.
+    assert {type(item) for item in reachable(happened.clients[0])} >= {messages.CountingOracle, tw.Clients}
+
+
+class CheatMessage(NamedTuple):
+    """What SCD sends, and what it does not send."""
+
+    gradient: Any
+    beta: Any
+
+
+@record
+class Cheat(SCD):
+    """An SCD that puts β_m where nothing is ever sent from, and whose server would like to use it."""
+
+    name = "cheat"
+
+    def client(self, plan: Any, shared: Any, private: Any, oracle: Any, key: Any) -> Any:
+        moved, message = super().client(plan, shared, private, oracle, key)
+        return moved, CheatMessage(message.gradient, private)
+
+    def server(self, plan: Any, shared: Any, mean: Any) -> Any:
+        return jax.tree.map(jnp.add, super().server(plan, shared, mean), mean.beta)
+
+    def sends(self, plan: Any) -> Any:
+        return CheatMessage(plan.w, jnp.zeros_like(plan.w))
+
+
+def test_a_part_that_is_not_sent_does_not_arrive():
+    """The engine of messages makes it zero; so a method that relies on it is found out by the contract."""
+    whole = problem("mixture")
+    honest, cheat = (complete(whole, method)[0] for method in (SCD(), Cheat()))
+    start = jax.tree.map(lambda leaf: jnp.full(leaf.shape, 0.1), whole.start)
+    options = {"iterations": 10, "start": start}
+    found = tw.solve(whole, cheat, engine="messages", **options)
+    assert_array_equal(found.w, tw.solve(whole, honest, engine="messages", **options).w)
+    assert np.abs(found.w - tw.solve(whole, cheat, engine="simulate", **options).w).max() > 0.1
+
+
+@record
+class Coarse(SCD):
+    """An SCD that sends half precision."""
+
+    name = "coarse"
+
+    def client(self, plan: Any, shared: Any, private: Any, oracle: Any, key: Any) -> Any:
+        moved, message = super().client(plan, shared, private, oracle, key)
+        return moved, jax.tree.map(lambda leaf: leaf.astype(jnp.float32), message)
+
+
+def test_errors_name_the_client():
+    whole = Problem(problem().objective, tw.Clients.from_list([(c.x, c.y) for c in clients("logistic")], names="abcde"))
+    with pytest.raises(TypeError, match="client 'a': a message of dtype float32 in iteration 0"):
+        tw.solve(whole, Coarse(), iterations=1, engine="messages")
