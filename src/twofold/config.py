@@ -2,7 +2,7 @@
 
 The keys of `[objective]`, `[algorithm]`, `[loss]`, `[partition]` and the synthetic `[data]` are the arguments of the
 functions that they name, read off their signatures: a new objective or method needs no word about it in this file.
-`keys()` lists every key with its type and default. All mistakes in a file are reported at once, one sentence each.
+`all_keys()` lists every key with its type and default. All mistakes in a file are reported at once, one sentence each.
 """
 
 from __future__ import annotations
@@ -314,7 +314,7 @@ class Key(NamedTuple):
     meaning: str
 
 
-def keys() -> list[Key]:
+def all_keys() -> list[Key]:
     """Every key that a file may have, with its type, its default and, where it has one, its meaning."""
     out: list[Key] = []
     for section, (selector, kinds) in KINDS.items():
@@ -508,7 +508,7 @@ def parse(document: Mapping[str, Any], name: str = "config", home: str | Path = 
 def _stray(name: str, content: Any) -> str:
     if isinstance(content, dict):
         return _unknown(f"[{name}] is not a section", name, SECTIONS)
-    homes = dict.fromkeys(key.path for key in keys() if key.path.endswith(f".{name}"))
+    homes = dict.fromkeys(key.path for key in all_keys() if key.path.endswith(f".{name}"))
     hint = f"did you mean {' or '.join(homes)}?" if homes else f"the sections are {', '.join(SECTIONS)}."
     return f"{name} = {_toml(content)} stands outside of any section; {hint}"
 
@@ -656,7 +656,11 @@ def _attempt(section: str, make: Callable[[], Any], errors: list[str]) -> Any:
 
 def _given(table: Table, drop: Collection[str] = ()) -> dict[str, Any]:
     """A table as keyword arguments; what was not given stays with the function's default."""
-    return {key: getattr(table, key) for key in table.model_fields if key in table.model_fields_set and key not in drop}
+    return {
+        key: getattr(table, key)
+        for key in type(table).model_fields
+        if key in table.model_fields_set and key not in drop
+    }
 
 
 def _algorithm(config: Config) -> algorithms.Algorithm:

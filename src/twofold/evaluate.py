@@ -107,7 +107,7 @@ class Evaluation:
         return f"Evaluation({self.objective}, {self.measure} of {len(self.names)} clients: {figures})"
 
     def __str__(self) -> str:
-        where = "rows held out" if self.held_out else "the training rows themselves"
+        where = "rows held out" if self.held_out else "training rows"
         title = f"{self.objective}: {self.measure} of {len(self.names)} clients on {int(self.rows.sum()):,} {where}"
         summary = self.summary()
         columns = ["mean", "worst", "worst_client", *(f"{100 * q:.0f} %" for q in QUANTILES)]

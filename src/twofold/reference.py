@@ -137,7 +137,8 @@ def _newton(blocks: _Blocks, most: int = 200) -> tuple[np.ndarray, np.ndarray]:
     value, of_w, of_beta = blocks.value_and_gradient(w, beta)
     first = blocks.norm(of_w, of_beta)
     best = (first, w, beta)
-    middle, idle = None, 0
+    legs: list[Any] = []
+    idle = 0
     for _ in range(most):
         dw, db = _newton_step(*blocks.hessians(w, beta), of_w, of_beta)
         slope = float(of_w @ dw + np.sum(of_beta * db))
@@ -160,11 +161,11 @@ def _newton(blocks: _Blocks, most: int = 200) -> tuple[np.ndarray, np.ndarray]:
         idle = 0 if norm < 0.5 * best[0] or value < before - 1e-12 * (1 + abs(before)) else idle + 1
         if norm < best[0]:
             best = (norm, w, beta)
-        if middle is None and norm <= NEAR * first:
-            middle = (w, beta)
+        if norm <= NEAR * first and not legs:
+            legs.append((w, beta))
         if norm == 0 or idle >= 3:
             break
-    _check(blocks, first, best[1:] if middle is None else middle, *best)
+    _check(blocks, first, legs, *best)
     return best[1], best[2]
 
 
@@ -217,9 +218,10 @@ def _lbfgs(blocks: _Blocks) -> tuple[np.ndarray, np.ndarray]:
     _check_curvature(lambda d, at=v: product(at, d), v.size)
     options = {"maxiter": 20_000, "maxfun": 40_000, "maxcor": 30, "ftol": 0.0}
     first = function(v)[1]
-    for tolerance in (NEAR * _largest(first), 1e-13):
-        middle, options["gtol"] = v, tolerance
-        v = scipy.optimize.minimize(function, v, jac=True, method="L-BFGS-B", options=options).x
+    legs = []
+    for tolerance in (*(10.0**-k * _largest(first) for k in range(2, 10)), 1e-13):
+        v = scipy.optimize.minimize(function, v, jac=True, method="L-BFGS-B", options={**options, "gtol": tolerance}).x
+        legs.append(unpack(v))
     norm = float(np.linalg.norm(function(v)[1]))
     for _ in range(30 if _largest(v) < FARTHEST else 0):  # Newton-CG: quadratic convergence for the last digits
         _, gradient = function(v)
@@ -229,7 +231,7 @@ def _lbfgs(blocks: _Blocks) -> tuple[np.ndarray, np.ndarray]:
         if not new < 0.9 * norm:
             break
         v, norm = v + step, new
-    _check(blocks, float(np.linalg.norm(first)), unpack(middle), norm, *unpack(v))
+    _check(blocks, float(np.linalg.norm(first)), legs, norm, *unpack(v))
     return unpack(v)
 
 
@@ -250,23 +252,32 @@ def _check_sign(smallest: float, top: float) -> None:
         )
 
 
-def _check(blocks: _Blocks, first: float, middle: Any, norm: float, w: np.ndarray, beta: np.ndarray) -> None:
+def _is_unending(blocks: _Blocks, old: Any, new: Any) -> bool:
+    """Whether to go on as from the old point to the new costs nothing, as far as the point is large, but to go back does."""
+    leg = [b - a for a, b in zip(old, new, strict=True)]
+    length = max(map(_largest, leg))
+    if length == 0:
+        return False
+    far = max(1.0, *map(_largest, new)) / length
+    back, here, ahead = (
+        blocks.value_and_gradient(*(x + t * d for x, d in zip(new, leg, strict=True)))[0] for t in (-far, 0.0, far)
+    )
+    return ahead <= here + 1e-9 * (1 + abs(here)) and back > here + 1e-5 * (1 + abs(here))
+
+
+def _check(blocks: _Blocks, first: float, legs: list[Any], norm: float, w: np.ndarray, beta: np.ndarray) -> None:
     """Refuse to call a point the minimiser where the search would go on for ever, or stopped short."""
     largest = max(_largest(w), _largest(beta))
-    leg = (w - middle[0], beta - middle[1])
-    far = max(1.0, largest) / max(_largest(leg[0]), _largest(leg[1]), np.finfo(float).tiny)
-    back, value, ahead = (blocks.value_and_gradient(w + t * leg[0], beta + t * leg[1])[0] for t in (-far, 0.0, far))
-    # To go on as the last leg did, as far as the point is large, costs nothing, but to go back does: no end is in sight.
-    unending = ahead <= value + 1e-9 * (1 + abs(value)) and back > value + 1e-5 * (1 + abs(value))
-    if (norm > 0 and unending) or not np.isfinite(norm) or largest > FARTHEST:
+    unending = norm > 0 and any(_is_unending(blocks, leg, (w, beta)) for leg in legs)
+    if unending or not np.isfinite(norm) or largest > FARTHEST:
         raise NotConvexError(
             f"The minimiser runs off to infinity (largest entry so far {largest:.3g}): separable classes without a ridge, "
             "most likely. Give the loss a ridge, l2 > 0."
         )
     random = np.random.default_rng(0)
     near = [x * (1 + 1e-14 * random.choice([-1.0, 1.0], x.shape)) for x in (w, beta)]
-    slopes = [blocks.value_and_gradient(*x)[1:] for x in ((w, beta), near)]
-    noise = blocks.norm(*(b - a for a, b in zip(*slopes, strict=True)))  # what the last digits of the point amount to
+    (value, *slope), (_, *other) = (blocks.value_and_gradient(*x) for x in ((w, beta), near))
+    noise = blocks.norm(*(b - a for a, b in zip(slope, other, strict=True)))  # what the last digits of the point amount to
     if norm > max(1e-10 * first, noise, 1e-14 * (1 + abs(value))):
         raise NotConvexError(
             f"No minimiser was found: ‖∇F‖ is {norm:.3g} where the search ended, after {first:.3g} at its start. The "

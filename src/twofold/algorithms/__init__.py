@@ -4,6 +4,7 @@ from twofold.algorithms.acd import ACD
 from twofold.algorithms.ascd import ASCD
 from twofold.algorithms.asvrcd import ASVRCD
 from twofold.algorithms.base import Algorithm
+from twofold.algorithms.hybrid import Hybrid
 from twofold.algorithms.l2sgd_plus import L2SGDPlus
 from twofold.algorithms.lsgd import LSGD
 from twofold.algorithms.pfedme import PFedMe
@@ -17,8 +18,9 @@ REGISTRY: dict[str, type[Algorithm]] = {
     "ascd": ASCD,
     "svrcd": SVRCD,
     "asvrcd": ASVRCD,
+    "hybrid": Hybrid,
     "l2sgd_plus": L2SGDPlus,
     "pfedme": PFedMe,
 }
 
-__all__ = ["ACD", "ASCD", "ASVRCD", "LSGD", "REGISTRY", "SCD", "SVRCD", "Algorithm", "L2SGDPlus", "PFedMe"]
+__all__ = ["ACD", "ASCD", "ASVRCD", "LSGD", "REGISTRY", "SCD", "SVRCD", "Algorithm", "Hybrid", "L2SGDPlus", "PFedMe"]

@@ -66,6 +66,7 @@ class Algorithm:
 
     name: str
     needs: str | None = None  # the one objective it can solve; None for all
+    silent: bool = True  # whether there are iterations in which nothing is sent
 
     def is_complete(self) -> bool:
         """Whether nothing is left for theory to fill in."""

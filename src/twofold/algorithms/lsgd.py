@@ -63,6 +63,7 @@ class LSGD(Algorithm):
     average: bool = static(False)
     mu: float | None = None
     name = "lsgd"
+    silent = False
 
     def __post_init__(self) -> None:
         if self.tau < 1 or (self.batch is not None and self.batch < 1) or (self.epochs is not None and self.epochs < 1):

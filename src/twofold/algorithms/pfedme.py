@@ -44,6 +44,7 @@ class PFedMe(Algorithm):
     inner_steps: int = static(5)
     batch: int | None = static(20)
     name = "pfedme"
+    silent = False
     needs = "mixture"
 
     def __post_init__(self) -> None:

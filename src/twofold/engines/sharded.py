@@ -75,7 +75,16 @@ class Sharded:
             self.algorithm, self.program, place(jax.tree.map(np.asarray, w), P()), place(parts, P(AXIS))
         )
         body = partial(advance, many=self._many, total=_total)
-        in_specs = (P(), self._specs["program"], self._specs["state"], buffer_spec, self._specs["streams"], P(), P(), P())
+        in_specs = (
+            P(),
+            self._specs["program"],
+            self._specs["state"],
+            buffer_spec,
+            self._specs["streams"],
+            P(),
+            P(),
+            P(),
+        )
         self._advance = jax.jit(mapped(body, in_specs=in_specs, out_specs=out), donate_argnums=(2, 3))
         self._show = jax.jit(
             mapped(
@@ -116,9 +125,7 @@ class Sharded:
         w, parts = jax.tree.map(np.asarray, (one.w, one.parts))
         return Snapshots(
             w,
-            tuple(
-                jax.tree.map(lambda leaf, n=n: leaf[:n], part) for part, n in zip(parts, self._sizes, strict=True)
-            ),
+            tuple(jax.tree.map(lambda leaf, n=n: leaf[:n], part) for part, n in zip(parts, self._sizes, strict=True)),
         )
 
 

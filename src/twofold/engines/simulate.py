@@ -7,7 +7,7 @@ afterwards, since a metric of many iterates at once is a matrix product where on
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +16,7 @@ import numpy as np
 
 from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm
+from twofold.control import branch
 from twofold.problem import Oracle, Problem, weighted_mean
 from twofold.tree import Pytree
 
@@ -130,15 +131,27 @@ def step(
         oracle = Oracle(objective, scale, member)
         return algorithm.client(plan, state.shared, private, oracle, randomness.of(key, k))
 
-    moved = [jax.vmap(client)(*each) for each in zip(stacks, state.privates, own, strict=True)]
-    mean = total(weighted_mean(stacks, [message for _, message in moved]))
+    everyone = list(zip(stacks, state.privates, own, strict=True))
+    if algorithm.silent:
+        # Apart, so that a silent iteration neither writes nor reads a message of zeros for every client.
+        privates = [jax.vmap(lambda *each: client(*each)[0])(*each) for each in everyone]
+
+        def speak() -> Any:
+            return weighted_mean(stacks, [jax.vmap(lambda *each: client(*each)[1])(*each) for each in everyone])
+
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(speak))
+        speaks = reduce(jnp.logical_or, jax.tree.leaves(algorithm.sends(plan)))
+        mean = total(branch(speaks, speak, lambda: nothing))
+    else:
+        moved = [jax.vmap(client)(*each) for each in everyone]
+        privates = [private for private, _ in moved]
+        mean = total(weighted_mean(stacks, [message for _, message in moved]))
     shared = algorithm.server(plan, state.shared, mean)
 
     def receive(member: Any, private: Any) -> Any:
         return algorithm.receive(plan, shared, private, Oracle(objective, scale, member))
 
-    privates = tuple(jax.vmap(receive)(stack, private) for stack, (private, _) in zip(stacks, moved, strict=True))
-    return State(shared, privates)
+    return State(shared, tuple(jax.vmap(receive)(*each) for each in zip(stacks, privates, strict=True)))
 
 
 def advance(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -25,8 +25,8 @@ class Cell:
     """One call of `solve`: a method on a problem, from several seeds.
 
     `problem` is what `problems.setup` builds from; `fields` are the algorithm's hyper-parameters that are set by hand, where
-    the name of another method stands for that method's value of the field. All others come from the constants:
-    those of the published runs if `published`, else the problem's own.
+    "asvrcd.eta" stands for what ASVRCD would have there. All others come from the constants: those of the published runs if
+    `published`, else the problem's own.
     """
 
     method: str
@@ -35,7 +35,6 @@ class Cell:
     dataset: str
     level: float | str | None = None
     variant: str = PUBLISHED
-    algorithm: str = ""  # its name in the registry, where the method is shown under another
     fields: Plain = field(default_factory=dict)
     metrics: tuple[str, ...] = ("loss",)
     rounds: int = 1000
@@ -45,6 +44,11 @@ class Cell:
     wide: bool = True  # float64; False for float32
     optimum: bool = False  # whether the problem has a minimiser that is to be found
     warm_up: int = 0  # rounds run beforehand, so that compilation is not timed
+
+    @property
+    def algorithm(self) -> str:
+        """The method's name in the registry: what stands before a remark in parentheses."""
+        return self.method.split(" (")[0]
 
     @property
     def published(self) -> bool:
@@ -66,6 +70,17 @@ class Cell:
         return " · ".join(str(value) for value in self.labels.values() if value is not None)
 
 
+def grid(
+    methods: Mapping[str, Plain], levels: Iterable[Any], problem: Callable[[Any, str], Plain], **common: Any
+) -> tuple[Cell, ...]:
+    """Every method, with the fields it is given, at every level; `problem(level, method)` says what is solved there."""
+    return tuple(
+        Cell(method=method, problem=problem(level, method), level=level, fields=fields, **common)
+        for level in levels
+        for method, fields in methods.items()
+    )
+
+
 @dataclass(frozen=True)
 class Figure:
     """A grid of panels: one row per value of `rows`, one column per value of `columns`, one line per value of `lines`.
@@ -84,6 +99,17 @@ class Figure:
     column_title: str = "{}"
     line_title: str = "{}"
     kind: Literal["curves", "bars", "rates"] = "curves"
+
+
+def by_variant(name: str, metrics: tuple[str, ...], title: str, column_title: str, **more: Any) -> tuple[Figure, ...]:
+    """The same figure for both variants."""
+    return tuple(
+        Figure(
+            f"{name}-{variant.replace(' ', '-')}", metrics, title=f"{title}, {variant}", column_title=column_title,
+            **{**more, "where": {**more.get("where", {}), "variant": variant}},
+        )
+        for variant in VARIANTS
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from twofold.experiments.base import PUBLISHED, THEORY, VARIANTS, Cell, Experiment, Figure
+from twofold.experiments.base import PUBLISHED, THEORY, Cell, Experiment, Plain, by_variant, grid
 
 LEVELS = (5.0, 10.0, 15.0)
 SEEDS = tuple(range(30))
 
-AS_PUBLISHED: dict[str, dict[str, Any]] = {"lsgd": {"eta": 0.01, "tau": 5, "batch": 1}, "ascd": {}, "asvrcd": {}}
+AS_PUBLISHED: dict[str, Plain] = {"lsgd": {"eta": 0.01, "tau": 5, "batch": 1}, "ascd": {}, "asvrcd": {}}
 
 FACTS = {
     "problem": "f'([w, β]) with the logistic loss and no penalty, 20 clients of 1,000 rows, 10 shared and 5 private features",
@@ -29,28 +30,19 @@ def problem(sigma_h: float, variant: str = PUBLISHED, rescale: bool = True) -> d
     return {**made, "objective": {"name": "weight_sharing", "split": 10}, "rescale": rescale}
 
 
-def cells(methods: dict[str, dict[str, Any]], variant: str, **more: Any) -> list[Cell]:
-    """Every method at every level."""
-    return [
-        Cell(
-            method, problem(level, variant, not (method == "lsgd" and variant == PUBLISHED)), "weight_sharing", "synthetic",
-            level, variant, fields=fields, **{"metrics": ("loss", "error"), "seeds": SEEDS, "optimum": True, **more},
-        )
-        for level in LEVELS
-        for method, fields in methods.items()
-    ]  # fmt: skip
+def cells(variant: str, methods: Mapping[str, Plain], **more: Any) -> tuple[Cell, ...]:
+    """These methods at every level."""
+    common = {"metrics": ("loss", "error"), "seeds": SEEDS, "optimum": True, **more}
+    return grid(
+        methods, LEVELS, lambda level, method: problem(level, variant, (method, variant) != ("lsgd", PUBLISHED)),
+        variant=variant, objective="weight_sharing", dataset="synthetic", **common,
+    )  # fmt: skip
 
 
 EXPERIMENT = Experiment(
     name="ews",
     title="Weight sharing on synthetic data",
-    cells=(*cells(AS_PUBLISHED, PUBLISHED), *cells(dict.fromkeys(AS_PUBLISHED, {}), THEORY)),
-    figures=tuple(
-        Figure(
-            f"ews-{variant.replace(' ', '-')}", ("loss", "gap", "error"), where={"variant": variant},
-            title=f"Weight sharing on synthetic data, {variant}", column_title="$\\sigma_h$ = {}",
-        )
-        for variant in VARIANTS
-    ),
+    cells=cells(PUBLISHED, AS_PUBLISHED) + cells(THEORY, dict.fromkeys(AS_PUBLISHED, {})),
+    figures=by_variant("ews", ("loss", "gap", "error"), "Weight sharing on synthetic data", "$\\sigma_h$ = {}"),
     facts=FACTS,
-)  # fmt: skip
+)

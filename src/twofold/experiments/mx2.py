@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from twofold.experiments.base import PUBLISHED, THEORY, VARIANTS, Cell, Experiment, Figure
+from twofold.experiments.base import PUBLISHED, THEORY, Cell, Experiment, Plain, by_variant, grid
 
 LEVELS = (0.1, 0.3, 1.0)
 SEEDS = tuple(range(30))
 
-AS_PUBLISHED: dict[str, dict[str, Any]] = {
+AS_PUBLISHED: dict[str, Plain] = {
     "lsgd": {"eta": 0.01, "tau": 5, "batch": 1},
     "ascd": {},
     "asvrcd": {},
-    "l2sgd_plus": {"eta": "asvrcd", "p_w": "asvrcd"},
+    "l2sgd_plus": {"eta": "asvrcd.eta", "p_w": "asvrcd.p_w"},
     "pfedme": {"eta": 0.005, "inner_eta": 1.0, "local_rounds": 20, "inner_steps": 5, "batch": 20},
 }
 """Fields set by hand; all others are theory's, from the constants that the published runs assumed."""
@@ -35,28 +36,19 @@ def problem(sigma_h: float, rescale: bool = True) -> dict[str, Any]:
     return {**made, "objective": {"name": "mixture", "lam": 1e-2 / sigma_h}, "rescale": rescale}
 
 
-def cells(methods: dict[str, dict[str, Any]], variant: str, **more: Any) -> list[Cell]:
-    """Every method at every level."""
-    return [
-        Cell(
-            method, problem(level, rescale=not (method == "lsgd" and variant == PUBLISHED)), "mixture", "synthetic", level,
-            variant, fields=fields, **{"metrics": ("loss", "error"), "seeds": SEEDS, "optimum": True, **more},
-        )
-        for level in LEVELS
-        for method, fields in methods.items()
-    ]  # fmt: skip
+def cells(variant: str, methods: Mapping[str, Plain], **more: Any) -> tuple[Cell, ...]:
+    """These methods at every level."""
+    common = {"metrics": ("loss", "error"), "seeds": SEEDS, "optimum": True, **more}
+    return grid(
+        methods, LEVELS, lambda level, method: problem(level, rescale=(method, variant) != ("lsgd", PUBLISHED)),
+        variant=variant, objective="mixture", dataset="synthetic", **common,
+    )  # fmt: skip
 
 
 EXPERIMENT = Experiment(
     name="mx2",
     title="Mixture on synthetic data",
-    cells=(*cells(AS_PUBLISHED, PUBLISHED), *cells(dict.fromkeys(AS_PUBLISHED, {}), THEORY)),
-    figures=tuple(
-        Figure(
-            f"mx2-{variant.replace(' ', '-')}", ("loss", "gap", "error"), where={"variant": variant},
-            title=f"Mixture on synthetic data, {variant}", column_title="$\\sigma_h$ = {}",
-        )
-        for variant in VARIANTS
-    ),
+    cells=cells(PUBLISHED, AS_PUBLISHED) + cells(THEORY, dict.fromkeys(AS_PUBLISHED, {})),
+    figures=by_variant("mx2", ("loss", "gap", "error"), "Mixture on synthetic data", "$\\sigma_h$ = {}"),
     facts=FACTS,
-)  # fmt: skip
+)

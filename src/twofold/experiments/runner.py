@@ -18,17 +18,23 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import fields as fields_of
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from twofold import tree
 from twofold.algorithms import REGISTRY, Algorithm
 from twofold.experiments import problems
 from twofold.experiments.base import Cell, Experiment, Plain, digest
+from twofold.problem import Problem
+from twofold.reference import NotConvexError
 from twofold.result import Results
 from twofold.solver import TheoryWarning, complete, solve
+from twofold.theory import instances, rates
+from twofold.theory.constants import Constants
 
 FORMAT = 1
 MOST_POINTS = 200
@@ -58,6 +64,7 @@ def run(cell: Cell) -> Any:
         runs = solve(setup.problem, algorithm, rounds=cell.rounds, seeds=cell.seeds, **options)
         seconds = time.perf_counter() - began
         used = setup.problem.constants() if constants is None else constants
+        reached = {} if cell.reach is None else _reached(cell, setup.problem, used, runs)
     about = {
         "cell": cell.as_dict(),
         "hyper": _plain(runs[0].algorithm),
@@ -67,17 +74,44 @@ def run(cell: Cell) -> Any:
         "notes": list(runs[0].notes),
         "provenance": setup.provenance,
         "seconds": seconds,
+        **reached,
     }
     return _table(runs, about)
 
 
-def _algorithm(cell: Cell, problem: Any, constants: Any) -> Algorithm:
-    """The cell's method with the fields set by hand; a field that names another method is taken from that one."""
-    values = {
-        name: getattr(complete(problem, value, constants)[0], name) if value in REGISTRY else value
-        for name, value in cell.fields.items()
+def _reached(cell: Cell, problem: Problem, known: Constants, runs: Results) -> dict[str, Any]:
+    """√(L^w/μ), the rounds that the accuracy took, and what theory says: a guarantee, and on its own instance the least."""
+    rounds = [float(r.history["round"][-1]) if r.status == "converged" else math.nan for r in runs]
+    mean, spread = np.mean(rounds), np.std(rounds, ddof=1) / math.sqrt(len(rounds)) if len(rounds) > 1 else 0.0
+    out: dict[str, Any] = {
+        "condition": math.sqrt(known.L_w / known.mu),
+        "rounds_to_reach": _number(mean),
+        "rounds_stderr": _number(spread),
     }
-    return REGISTRY[cell.algorithm or cell.method](**values)
+    assert cell.reach is not None
+    best, start = problem.optimum(), problem.start
+    gap = float(problem.value(*start)) - best.value
+    if cell.method == "acd":
+        apart = [tree.squared_norm(tree.subtract(a, b)) for a, b in zip(start, best[:2], strict=True)]
+        distance2 = float(apart[0]) / problem.scale**2 + float(apart[1])
+        initial = rates.initial_error("acd", known, gap, distance2)
+        out["predicted"] = rates.predict("acd", known, cell.reach * gap, initial=initial).rounds
+    if problem.objective.name == "lower_bound":
+        out["least"] = instances.least(problem, cell.reach).rounds
+    return out
+
+
+def _algorithm(cell: Cell, problem: Any, constants: Any) -> Algorithm:
+    """The cell's method with the fields set by hand; "asvrcd.eta" is what ASVRCD would have there."""
+
+    def resolve(value: Any) -> Any:
+        if not isinstance(value, str) or "." not in value:
+            return value
+        method, name = value.split(".")
+        return float(getattr(complete(problem, method, constants)[0], name))
+
+    values = {name: resolve(value) for name, value in cell.fields.items()}
+    return REGISTRY[cell.algorithm](**values)
 
 
 def _plain(algorithm: Algorithm) -> dict[str, Any]:
@@ -130,9 +164,12 @@ def _finish(cell: Cell, folder: Path) -> None:
 
 
 def _find_optimum(cell: Cell, folder: Path) -> None:
-    with jax.enable_x64(cell.wide):
-        found = problems.setup(cell.problem, cell.wide).problem.optimum()
-    content = {"value": found.value, "gradient_norm": found.gradient_norm}
+    try:
+        with jax.enable_x64(cell.wide):
+            found = problems.setup(cell.problem, cell.wide).problem.optimum()
+        content = {"value": found.value, "gradient_norm": found.gradient_norm}
+    except NotConvexError as error:  # few rows are soon separable, and then there is none
+        content = {"value": None, "message": str(error)}
     _write(folder / _optimum_name(cell), lambda part: part.write_text(json.dumps(content)))
 
 
@@ -239,7 +276,14 @@ def _series(table: Any, about: Plain, optimum: float | None) -> Iterator[dict[st
 
 def _numbers(values: np.ndarray) -> list[float | int | None]:
     """Plain numbers; whole ones as such, and None where there is none: JSON knows no NaN."""
-    return [None if not math.isfinite(v) else int(v) if float(v).is_integer() and abs(v) < 2**53 else float(v) for v in values]
+    return [_number(v) for v in values]
+
+
+def _number(value: Any) -> float | int | None:
+    value = float(value)
+    if not math.isfinite(value):
+        return None
+    return int(value) if value.is_integer() and abs(value) < 2**53 else value
 
 
 def document(experiment: Experiment, folder: Path, quick: bool, seconds: float) -> tuple[dict[str, Any], Any]:
@@ -281,8 +325,6 @@ def document(experiment: Experiment, folder: Path, quick: bool, seconds: float) 
 
 def environment() -> dict[str, Any]:
     """The machine and the versions of what decides the numbers."""
-    from importlib.metadata import version  # noqa: PLC0415
-
     names = ("twofold", "jax", "jaxlib", "numpy", "scipy")
     cpu = next(
         (line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
@@ -291,13 +333,20 @@ def environment() -> dict[str, Any]:
     return {
         "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
         "python": platform.python_version(),
-        "versions": {name: version(name) for name in names},
+        "versions": {name: _version(name) for name in names},
         "platform": platform.platform(),
         "cpu": cpu,
         "cores": os.cpu_count(),
         "device": str(jax.devices()[0]),
         "code": _code(),
     }
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return "unknown"
 
 
 def _lines(path: str) -> list[str]:

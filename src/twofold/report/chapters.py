@@ -13,16 +13,19 @@ class Chapter:
     """One experiment on the page: its title, the question it answers, and how its series are laid out.
 
     `lines` and `panels` name the field of a series that tells curves, and panels, apart; all other fields with more
-    than one value become choices above the figure. `level` writes a level: "σ_h = {}".
+    than one value become choices above the figure. `level` writes a level where its data set alone does not say what it
+    is; `metrics` are shown, or all if there are none.
     """
 
     name: str
+    short: str
     title: str
     question: str
     caption: str = ""
     lines: str = "method"
     panels: str = "level"
-    level: str = "{}"
+    level: str = ""
+    metrics: tuple[str, ...] = ()
     part: Literal["paper", "beyond"] = "paper"
     markers: bool = False
     across: Scale = "linear"
@@ -31,75 +34,82 @@ class Chapter:
 CHAPTERS: tuple[Chapter, ...] = (
     Chapter(
         "mx2",
+        "Mixture",
         "The mixture objective on synthetic data",
         "Are general solvers competitive with L2SGD+ and pFedMe, which were made for this one objective, and who "
         "suffers from heterogeneity?",
-        "Each panel is one level of heterogeneity σ_h. Twenty clients with a thousand rows each.",
-        level="heterogeneity σ_h = {}",
+        "One panel for each level of heterogeneity `σ_h`: the larger, the more the clients differ.",
     ),
     Chapter(
         "ews",
+        "Weight sharing",
         "Weight sharing on synthetic data",
         "Is ASCD fast at first, and does ASVRCD end lower?",
-        "Each panel is one level of heterogeneity σ_h. Ten weights are shared, five belong to each client.",
-        level="heterogeneity σ_h = {}",
+        "One panel for each level of heterogeneity `σ_h`: the larger, the more the clients differ.",
     ),
     Chapter(
         "images",
+        "Images",
         "Images: three objectives, four data sets",
         "Does ASCD beat LSGD on real data, and is ASVRCD slow when there are more weights than rows?",
-        "Each panel is one number K of labels per client: the fewer, the more the clients differ. Twenty clients with 100 "
-        "training and 300 test images each.",
-        level="K = {} labels per client",
+        "One panel for each number K of labels per client: the fewer, the more the clients differ.",
     ),
     Chapter(
         "pw",
-        "How often to communicate: the choice of p_w",
-        "Does theory's p_w reach a given loss in the fewest rounds?",
-        "One line for each probability p_w of updating the shared part.",
+        "Choice of p_w",
+        "How often to communicate: the choice of `p_w`",
+        "Does theory’s `p_w` reach a given loss in the fewest rounds?",
+        "ASCD, with one line for each probability `p_w` of updating the shared part.",
         lines="level",
         panels="dataset",
         level="p_w = {}",
     ),
     Chapter(
         "reparam",
-        "Scaling the shared part by M^(-1/2)",
+        "Scaling w",
+        "The shared part scaled by `M^(−1/2)`, or not",
         "Does the reparametrisation help training, and always help accuracy?",
-        "The same method on the scaled and on the unscaled w.",
+        "ASCD on the scaled and on the unscaled w.",
         lines="level",
         panels="dataset",
+        level="{}",
     ),
     Chapter(
         "relaxation",
-        "The relaxation parameter Λ",
+        "Relaxation Λ",
+        "The relaxation parameter Λ of multi-task learning",
         "Is Λ = 10 better than both 1 and 100?",
-        "One line for each Λ of the multi-task objective.",
+        "One line for each Λ. Losses of different Λ are those of different problems: only accuracies can be compared.",
         lines="level",
         panels="dataset",
         level="Λ = {}",
+        metrics=("accuracy", "accuracy_personal", "loss"),
     ),
     Chapter(
         "times",
-        "Running times",
-        "How many seconds do 1,000 communication rounds take?",
-        lines="method",
+        "Times",
+        "Seconds per 1,000 rounds",
+        "How long do 1,000 communication rounds take?",
+        metrics=("seconds",),
     ),
     Chapter(
         "rates",
+        "Rates",
         "Rounds against the condition number",
-        "Do the rounds to a given gap grow like √(L^w/μ), as theory says and the lower bound demands?",
-        "Both axes logarithmic: a method that follows theory runs parallel to its line.",
+        "Do the rounds to a given gap grow like `√(L^w/μ)`, as theory says and the lower bound demands?",
+        "Both axes are logarithmic: a method that follows theory runs parallel to its line.",
         panels="objective",
+        metrics=("rounds",),
         part="beyond",
         markers=True,
         across="log",
     ),
     Chapter(
         "hybrid",
+        "Hybrid",
         "ASCD first, then ASVRCD",
-        "The paper suggests to begin without control variates and to add them later. Does it pay?",
-        "The switch is automatic.",
-        level="heterogeneity σ_h = {}",
+        "The paper suggests to begin without control variates and to add them later, but never runs it. Does it pay?",
+        "The switch is automatic; the rounds it takes to decide are counted.",
         part="beyond",
     ),
 )
@@ -108,53 +118,55 @@ KNOWN = {chapter.name: chapter for chapter in CHAPTERS}
 
 METHODS: dict[str, tuple[str, str, str]] = {  # title, colour of page.css, dash: told apart without colour too
     "asvrcd": ("ASVRCD", "blue", "solid"),
-    "ascd": ("ASCD", "orange", "solid"),
+    "ascd": ("ASCD", "red", "solid"),
     "lsgd": ("LSGD", "ink", "dash"),
     "l2sgd_plus": ("L2SGD+", "green", "dashdot"),
     "pfedme": ("pFedMe", "pink", "longdash"),
-    "hybrid": ("hybrid", "red", "solid"),
+    "hybrid": ("hybrid", "orange", "solid"),
+    "asvrcd (ρ = p_w)": ("ASVRCD, ρ = p_w", "pink", "solid"),
     "acd": ("ACD", "sky", "solid"),
-    "scd": ("SCD", "orange", "dot"),
+    "scd": ("SCD", "red", "dot"),
     "svrcd": ("SVRCD", "blue", "dot"),
-    "theory": ("theory", "grey", "dash"),
+    "theory": ("theory’s guarantee for ACD", "grey", "dash"),
+    "lower bound": ("lower bound for any method", "grey", "dot"),
 }
 OTHERS = (
     ("blue", "solid"),
-    ("orange", "solid"),
+    ("red", "longdash"),
     ("green", "dash"),
     ("pink", "dashdot"),
-    ("sky", "longdash"),
-    ("red", "dot"),
-    ("ink", "solid"),
-    ("grey", "dash"),
+    ("orange", "dot"),
+    ("sky", "solid"),
+    ("ink", "dash"),
+    ("grey", "dot"),
 )
 
 METRICS: dict[str, tuple[str, Scale]] = {
     "loss": ("training loss", "linear"),
     "error": ("estimation error", "log"),
-    "accuracy": ("test accuracy", "linear"),
-    "rounds": ("communication rounds", "log"),
+    "accuracy": ("test accuracy of the private part", "linear"),
+    "accuracy_personal": ("test accuracy of the personal model", "linear"),
+    "rounds": ("rounds to 10^(−6) of the first gap", "log"),
+    "seconds": ("seconds per 1,000 rounds", "linear"),
 }
 OBJECTIVES = {
-    "mixture": "MX2 (mixture)",
-    "mx2": "MX2 (mixture)",
-    "multitask": "MT2 (multi-task)",
-    "mt2": "MT2 (multi-task)",
-    "adaptive": "APFL2 (adaptive)",
-    "apfl2": "APFL2 (adaptive)",
-    "weight_sharing": "WS2 (weight sharing)",
-    "ws2": "WS2 (weight sharing)",
+    "mixture": "mixture (MX2)",
+    "multitask": "multi-task (MT2)",
+    "adaptive": "adaptive (APFL2)",
+    "weight_sharing": "weight sharing (WS2)",
+    "lower_bound": "lower-bound instance",
 }
 DATASETS = {
+    "synthetic": "synthetic",
     "mnist": "MNIST",
-    "fmnist": "Fashion-MNIST",
-    "fashion_mnist": "Fashion-MNIST",
-    "fashion-mnist": "Fashion-MNIST",
     "kmnist": "KMNIST",
+    "fashion-mnist": "Fashion-MNIST",
     "cifar10": "CIFAR-10",
-    "cifar-10": "CIFAR-10",
     "school": "School",
+    "chain": "chain",
 }
+LEVELS = {"synthetic": "σ_h = {}", "chain": "κ_w = {}", "school": "ridge {}"}
+"""What a level is, by data set; for images it is the number K of labels per client."""
 LABELS = {
     "method": "Method",
     "metric": "Measure",
@@ -165,24 +177,28 @@ LABELS = {
 }
 AXES: dict[str, tuple[str, str]] = {  # key of a series: the axis' title, and the word on its button
     "rounds": ("communication rounds", "rounds"),
-    "bytes": ("bytes per client, both ways", "bytes"),
-    "gradients_w": ("evaluations of ∇_w per client", "∇_w evaluations"),
-    "gradients_beta": ("evaluations of ∇_β per client", "∇_β evaluations"),
+    "bytes": ("bytes per client, sent and received", "bytes"),
+    "gradients_w": ("gradients ∇_w of single rows, per client", "∇_w"),
+    "gradients_beta": ("gradients ∇_β of single rows, per client", "∇_β"),
+    "condition": ("√(L^w/μ)", "√(L^w/μ)"),
 }
 VARIANTS = ("as published", "by theory")
 
 
-def title(key: str, value: Any, chapter: Chapter | None = None) -> str:
-    """A value of one field of a series, as a reader wants to see it."""
-    text = str(value).replace("_", " ")
-    if key == "method":
-        return METHODS[value][0] if value in METHODS else text
-    if key == "metric":
-        return METRICS[value][0] if value in METRICS else text
-    if key == "objective":
-        return OBJECTIVES.get(str(value).lower(), text)
-    if key == "dataset":
-        return DATASETS.get(str(value).lower(), text)
-    if key == "level" and chapter is not None and isinstance(value, int | float):
-        return chapter.level.format(f"{value:g}")
-    return text
+def title(field: str, value: Any, chapter: Chapter | None = None, dataset: Any = None) -> str:
+    """A value of one field of a series, as a reader wants to see it; `_` and `^` lower and raise what follows."""
+    text = str(value)
+    if field == "level":
+        number = f"{value:g}" if isinstance(value, int | float) else "theory’s" if value == "theory" else plain(text)
+        form = (chapter.level if chapter else "") or LEVELS.get(dataset) or ("K = {}" if dataset in DATASETS else "{}")
+        return form.format(number)
+    words = {"method": METHODS, "metric": METRICS, "objective": OBJECTIVES, "dataset": DATASETS}
+    found = words.get(field, {}).get(text)
+    if found is None:
+        return plain(text)
+    return found if isinstance(found, str) else found[0]
+
+
+def plain(text: str) -> str:
+    """A foreign word in which `_` and `^` mean nothing."""
+    return text.replace("_", " ").replace("^", " ").replace("`", "'")

@@ -1,4 +1,4 @@
-"""From a result document to what page.js draws: thinned, rounded, each array stored once."""
+"""From a result document to what page.js draws: rounded to what an eye can see, each array stored once."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from twofold.report.chapters import AXES, LABELS, METHODS, METRICS, OTHERS, VARIANTS, Chapter, title
 
 FIELDS = ("metric", "objective", "dataset", "variant", "level", "method")
-MOST_POINTS = 240
-_NOT_AXES = {"mean", "stderr", "seeds"}
+
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x", "star")
 
 Series = Mapping[str, Any]
 
@@ -34,33 +34,26 @@ class Pool:
 
 def payload(chapter: Chapter, series: Sequence[Series], published: Sequence[Series], pool: Pool) -> dict[str, Any]:
     """Everything that the page's script needs to know of one figure."""
-    values = {field: ordered(field, (s.get(field) for s in series)) for field in FIELDS}
+    values = distinct(chapter, series)
     lines, panels = layout(chapter, values)
+    names = {field: titles(field, values[field], chapter, series) for field in FIELDS}
     selectors = []
     for field in FIELDS:
-        if field in (lines, panels):
-            continue
-        choices, titles = list(values[field]), [title(field, value, chapter) for value in values[field]]
-        if field == "variant" and len(choices) > 1:
-            choices, titles = [*choices, "*"], [*titles, "both"]
-        selectors.append({"key": field, "label": LABELS[field], "values": choices or [None], "titles": titles or [""]})
+        if field not in (lines, panels) and values[field]:
+            both = field == "variant" and len(values[field]) > 1
+            choices = {"values": [*values[field], *["*"] * both], "titles": [*names[field], *["both"] * both]}
+            selectors.append({"key": field, "label": LABELS[field], **choices})
     drawn = [curve(s, pool) for s in _sorted(series, values)]
-    axes = {key for s in drawn for key in s["x"]}
-    known = [key for key in AXES if key in axes]
-    names = {key: AXES.get(key, (key.replace("_", " "),) * 2) for key in [*known, *sorted(axes - set(known))]}
+    used = {key for s in drawn for key in s["x"]}
     return {
         "name": chapter.name,
-        "lines": {"key": lines, "styles": _styles(lines, values[lines], chapter)},
-        "panels": {
-            "key": panels,
-            "values": values[panels] or [None],
-            "titles": [title(panels, value, chapter) for value in values[panels]] or [""],
-        },
+        "lines": {"key": lines, "styles": _styles(lines, values[lines], names[lines])},
+        "panels": {"key": panels, "values": values[panels] or [None], "titles": names[panels] or [""]},
         "selectors": selectors,
-        "axes": [{"key": key, "title": long, "short": short} for key, (long, short) in names.items()],
+        "axes": [{"key": k, "title": long, "short": short} for k, (long, short) in AXES.items() if k in used],
         "metrics": {str(metric): _metric(metric) for metric in values["metric"]},
         "series": drawn,
-        "published": [_point(p, series) for p in published],
+        "published": [_point(p, series) for p in published if p.get("metric") in values["metric"]],
         "dotted": values["variant"][1] if len(values["variant"]) > 1 else None,
         "markers": chapter.markers,
         "across": chapter.across,
@@ -68,28 +61,24 @@ def payload(chapter: Chapter, series: Sequence[Series], published: Sequence[Seri
 
 
 def curve(series: Series, pool: Pool) -> dict[str, Any]:
-    """One series: where it belongs, and its thinned arrays as numbers in the pool."""
-    mean = [_number(value) for value in series.get("mean") or []]
-    keep = thin(len(mean))
-    out: dict[str, Any] = {
-        "at": at(series),
-        "runs": series.get("runs", 1),
-        "x": {},
-        "mean": pool.add([_short(mean[i]) for i in keep]),
-    }
-    for key, values in series.items():
-        if key not in _NOT_AXES and isinstance(values, list) and len(values) == len(mean):
-            numbers = [_number(value) for value in values]
-            if any(number is not None for number in numbers):
-                out["x"][key] = pool.add([_short(numbers[i], 7) for i in keep])
-    stderr = series.get("stderr")
-    if isinstance(stderr, list) and len(stderr) == len(mean):
-        out["stderr"] = pool.add([_short(_number(stderr[i]), 3) for i in keep])
-    best = _number(series.get("optimum"))
+    """One series: where it belongs, and its arrays as numbers in the pool."""
+    mean = [number(value) for value in series["mean"]]
+    out: dict[str, Any] = {"at": at(series), "runs": series.get("runs") or 1, "x": {}, "mean": pool.add(_short(mean))}
+    for key in AXES:
+        if _fits(series.get(key), mean):
+            out["x"][key] = pool.add(_short(series[key], 7))
+    if _fits(series.get("stderr"), mean):
+        out["stderr"] = pool.add(_short(series["stderr"], 3))
+    best = number(series.get("optimum"))
     if best is not None:  # subtracted before rounding: a gap of 1e-9 survives
-        gaps = (None if (value := mean[i]) is None else value - best for i in keep)
-        out["gap"] = pool.add([_short(gap) for gap in gaps])
+        out["gap"] = pool.add(_short([None if value is None else value - best for value in mean]))
     return out
+
+
+def drawable(series: Series) -> bool:
+    """Whether there is a curve in it: values, and something to draw them against."""
+    mean = series.get("mean")
+    return isinstance(mean, list) and len(mean) > 1 and any(_fits(series.get(key), mean) for key in AXES)
 
 
 def at(series: Series) -> dict[str, Any]:
@@ -97,36 +86,32 @@ def at(series: Series) -> dict[str, Any]:
     return {field: series[field] for field in FIELDS if series.get(field) is not None}
 
 
-def thin(count: int, most: int = MOST_POINTS) -> list[int]:
-    """At most about `most` of `count` points: two thirds evenly spaced, one third crowded towards the start.
-
-    The first and the last point always stay, so that end points are exact.
-    """
-    if count <= most:
-        return list(range(count))
-    even, early = 2 * most // 3, most // 3
-    last = count - 1
-    places = {round(i * last / (even - 1)) for i in range(even)}
-    return sorted(places | {round(last ** (i / (early - 1))) for i in range(early)})
+def distinct(chapter: Chapter, series: Sequence[Series]) -> dict[str, list[Any]]:
+    """The values of each field: the known ones in their order, numbers by size, the rest as they came."""
+    found = {}
+    known = {"variant": VARIANTS, "metric": chapter.metrics or tuple(METRICS), "method": tuple(METHODS)}
+    for field in FIELDS:
+        unique = [value for value in dict.fromkeys(s.get(field) for s in series) if value is not None]
+        if all(isinstance(value, int | float) for value in unique):
+            found[field] = sorted(unique)
+        else:
+            first = [value for value in known.get(field, ()) if value in unique]
+            found[field] = first + [value for value in unique if value not in first]
+    return found
 
 
 def layout(chapter: Chapter, values: Mapping[str, list[Any]]) -> tuple[str, str]:
-    """The fields that become lines and panels: the chapter's, unless these hold one value and others hold more."""
+    """The fields that become lines and panels: the chapter's, or others where these do not tell the series apart."""
     lines = chapter.lines
-    if len(values[lines]) < 2 and lines != chapter.panels:
-        rest = [field for field in ("method", "level") if field != chapter.panels and len(values[field]) > 1]
-        lines = rest[0] if rest else lines
-    panels = chapter.panels if chapter.panels != lines else "dataset"
-    return lines, panels
+    if len(values[lines]) < 2:
+        lines = next((f for f in ("method", "level") if f != chapter.panels and len(values[f]) > 1), lines)
+    return lines, chapter.panels
 
 
-def ordered(field: str, found: Iterable[Any]) -> list[Any]:
-    """The distinct values of a field: the known ones in their order, numbers by size, the rest as they came."""
-    unique = [value for value in dict.fromkeys(found) if value is not None]
-    known = {"variant": VARIANTS, "metric": tuple(METRICS), "method": tuple(METHODS)}.get(field, ())
-    if all(isinstance(value, int | float) for value in unique):
-        return sorted(unique)
-    return [v for v in known if v in unique] + [v for v in unique if v not in known]
+def titles(field: str, values: Sequence[Any], chapter: Chapter, series: Sequence[Series]) -> list[str]:
+    """The values of a field in words; what a level is depends on the data set that it is a level of."""
+    homes = {s.get(field): s.get("dataset") for s in series}
+    return [title(field, value, chapter, homes.get(value)) for value in values]
 
 
 def _sorted(series: Sequence[Series], values: Mapping[str, list[Any]]) -> list[Series]:
@@ -134,17 +119,17 @@ def _sorted(series: Sequence[Series], values: Mapping[str, list[Any]]) -> list[S
     return sorted(series, key=lambda s: [values[f].index(s[f]) if s.get(f) is not None else -1 for f in FIELDS])
 
 
-def _styles(field: str, values: Sequence[Any], chapter: Chapter) -> list[dict[str, Any]]:
-    """A colour, a dash and a symbol for each line, the same for a method on the whole page."""
-    symbols = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x", "star")
+def _styles(field: str, values: Sequence[Any], names: Sequence[str]) -> list[dict[str, Any]]:
+    """A colour, a dash and a symbol for each line; a method keeps its own on the whole page."""
     styles = []
     for i, value in enumerate(values or [None]):
         colour, dash = OTHERS[i % len(OTHERS)]
         if field == "method" and value in METHODS:
             _, colour, dash = METHODS[value]
-        name = title(field, value, chapter)
-        symbol = symbols[i % len(symbols)]
-        styles.append({"value": value, "title": name, "colour": colour, "dash": dash, "symbol": symbol})
+        name = names[i] if names else ""
+        styles.append(
+            {"value": value, "title": name, "colour": colour, "dash": dash, "symbol": SYMBOLS[i % len(SYMBOLS)]}
+        )
     return styles
 
 
@@ -158,22 +143,25 @@ def _point(published: Series, series: Sequence[Series]) -> dict[str, Any]:
     same = ("metric", "objective", "dataset", "level")
     point = {"at": at(published), "round": published.get("round", 1000), "value": published["value"]}
     for s in series:
-        best = _number(s.get("optimum"))
+        best = number(s.get("optimum"))
         if best is not None and all(s.get(k) == published[k] for k in same if published.get(k) is not None):
-            point["gap"] = _short(published["value"] - best)
+            point["gap"] = _short([published["value"] - best])[0]
             break
     return point
 
 
-def _number(value: Any) -> float | int | None:
+def number(value: Any) -> float | int | None:
     """A finite number, or None for anything else: JSON has no NaN."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return value
 
 
-def _short(value: float | int | None, digits: int = 5) -> float | int | None:
-    if value is None or isinstance(value, int):
-        return value
-    short = float(f"{value:.{digits}g}")
-    return int(short) if short.is_integer() and abs(short) < 1e15 else short
+def _fits(values: Any, mean: Sequence[Any]) -> bool:
+    return isinstance(values, list) and len(values) == len(mean) and any(number(value) is not None for value in values)
+
+
+def _short(values: Iterable[Any], digits: int = 5) -> list[float | int | None]:
+    """Numbers with a few digits; whole ones as such."""
+    rounded = (None if (value := number(v)) is None else float(f"{value:.{digits}g}") for v in values)
+    return [int(v) if v is not None and v.is_integer() and abs(v) < 1e15 else v for v in rounded]

@@ -1,0 +1,292 @@
+"""A file says what is run; all that is wrong with it is told at once: the key, the value and what is allowed."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import twofold as tw
+from twofold import config
+from twofold.config import ConfigError
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+SMALL: dict[str, Any] = {
+    "data": {"source": "synthetic-mixture", "sigma_h": 0.3, "clients": 3, "rows": 8, "features": 2},
+    "loss": {"name": "logistic", "l2": 0.1},
+    "objective": {"name": "mixture", "lam": 0.5},
+}
+
+
+def with_(**sections: Any) -> dict[str, Any]:
+    """The small document with some sections replaced."""
+    return SMALL | sections
+
+
+def errors(document: dict[str, Any]) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        config.parse(document)
+    return caught.value.errors
+
+
+# --- what a file builds -----------------------------------------------------------------------------------------------
+
+
+def test_three_sections_are_enough() -> None:
+    settings = config.parse(SMALL, name="small")
+    built = settings.build()
+    assert built.problem.objective.name == "mixture"
+    assert type(built.algorithm) is tw.algorithms.ASVRCD
+    assert (settings.stop, settings.seeds, settings.folder) == ({"rounds": 1000}, [0], Path("runs/small"))
+    assert built.train.counts.tolist() == [6, 6, 6] and built.test is not None  # a fifth of the rows is held out
+
+
+def test_a_file_gives_what_the_same_lines_of_python_give() -> None:
+    document = with_(
+        partition={"test": 0.0},
+        algorithm={"name": "lsgd", "tau": 2, "batch": "all", "eta": 0.1},
+        stop={"rounds": 5},
+        record={"metrics": ["loss", "gradient_norm"], "every": 2},
+        run={"seeds": 2},
+    )
+    settings = config.parse(document)
+    built = settings.build()
+    found = settings.solve(built)
+    data = tw.data.synthetic.mixture(0.3, 3, 8, 2)
+    problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5), tw.Clients.from_list(data.clients))
+    method = tw.algorithms.LSGD(tau=2, batch=None, eta=0.1)
+    expected = tw.solve(problem, method, rounds=5, seeds=[0, 1], record=["loss", "gradient_norm"], every=2)
+    assert built.algorithm == method
+    for mine, theirs in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(mine.history["gradient_norm"], theirs.history["gradient_norm"])
+        np.testing.assert_array_equal(mine.beta, theirs.beta)
+
+
+OBJECTIVES = [
+    ({"name": "traditional"}, tw.objectives.traditional, ()),
+    ({"name": "multitask", "lam": 0.5, "Lambda": 2.0}, tw.objectives.multitask, (0.5, 2.0)),
+    ({"name": "adaptive", "alpha": [0.1, 0.2, 0.3]}, tw.objectives.adaptive, ([0.1, 0.2, 0.3],)),
+    ({"name": "weight_sharing", "split": 1}, tw.objectives.weight_sharing, (1,)),
+    ({"name": "residual", "shared": [0], "private": "0:2"}, tw.objectives.residual, ([0], slice(0, 2))),
+    ({"name": "maml", "alpha": 0.1}, tw.objectives.maml, (0.1,)),
+]
+
+
+@pytest.mark.parametrize(
+    ("table", "make", "arguments"), OBJECTIVES, ids=lambda v: v["name"] if isinstance(v, dict) else ""
+)
+def test_objectives_take_their_own_arguments(table: dict[str, Any], make: Any, arguments: tuple) -> None:
+    problem = config.parse(with_(objective=table)).build().problem
+    expected = tw.Problem(make(tw.losses.logistic(l2=0.1), *arguments), problem.clients)
+    rng = np.random.default_rng(0)
+    w, beta = (rng.normal(size=leaf.shape) if hasattr(leaf, "shape") else leaf for leaf in problem.start)
+    assert float(problem.value(w, beta)) == float(expected.value(w, beta))
+
+
+def test_infinity_is_the_two_stage_problem() -> None:
+    document = tomllib.loads('[objective]\nname = "multitask"\nlam = 1.0\nLambda = inf\nrescale = false')
+    assert config.parse(with_(**document)).build().problem.objective.name == "two_stage"
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"method": "by_labels", "clients": 5, "labels_per_client": 3, "train": 12, "test": 6, "seed": 1},
+        {"method": "dirichlet", "clients": 5, "alpha": 1.0},
+        {"method": "power_law", "clients": 5, "exponent": 1.0, "weights": "rows"},
+    ],
+    ids=lambda t: t["method"],
+)
+def test_rows_without_owners_are_dealt_out(table: dict[str, Any]) -> None:
+    document = with_(data={"source": "digits"}, loss={"name": "softmax"}, partition=table)
+    train, test = config.parse(document).build()[2:4]
+    assert train.M == test.M == 5 and train.names == test.names
+    assert train.x.max() == 1.0
+    by_rows = np.allclose(train.weights, train.counts / train.rows)
+    assert by_rows == (table.get("weights") == "rows" or table["method"] == "by_labels")
+
+
+def test_softmax_finds_its_classes_in_the_data() -> None:
+    document = with_(data={"source": "digits"}, loss={"name": "softmax"})
+    built = config.parse(document).build()
+    assert built.problem.start[0].shape == (64, 10)
+    assert (built.train.M, built.train.counts[0], built.test.counts[0]) == (
+        20,
+        40,
+        40,
+    )  # what fits without a [partition]
+    document["loss"] = {"name": "softmax", "classes": 12, "intercept": True}
+    assert config.parse(document).build().problem.start[0]["bias"].shape == (12,)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    rows = ["who,height,y,weight", *(f"{w},{i},{i % 2},{i * i}" for w in ("ann", "bob") for i in range(6))]
+    (tmp_path / "people.csv").write_text("\n".join(rows))
+    return tmp_path
+
+
+def test_csv(table: Path) -> None:
+    data = {"source": "csv", "path": "people.csv", "client": "who", "target": "y", "features": ["weight", "height"]}
+    train = config.parse(with_(data=data, partition={"test": 0.0}), home=table).build().train
+    assert train.names == ("ann", "bob")
+    np.testing.assert_array_equal(train["bob"].x, [[i * i, i] for i in range(6)])
+    del data["client"]
+    data["features"] = ["height"]
+    dealt = config.parse(with_(data=data, partition={"method": "power_law", "clients": 3, "exponent": 0.0}), home=table)
+    built = dealt.build()
+    assert built.train.M == 3 and built.train.rows + built.test.rows == 12
+
+
+def test_npz(tmp_path: Path) -> None:
+    np.savez(tmp_path / "d.npz", x=np.arange(24.0).reshape(12, 2), y=np.arange(12) % 2, group=np.repeat([3, 1], 6))
+    data = {"source": "npz", "path": "d.npz", "client": "group"}
+    train = config.parse(with_(data=data, partition={"test": 0.0}), home=tmp_path).build().train
+    assert train.names == (1, 3)
+    np.testing.assert_array_equal(train[0].x[0], [12.0, 13.0])
+
+
+def test_normalisation_looks_at_training_rows_only() -> None:
+    def build(how: str) -> Any:
+        return config.parse(with_(data=SMALL["data"] | {"normalise": how})).build()
+
+    raw, standard, unit, paper = map(build, ("none", "standardise", "unit-rows", "paper"))
+    reference = raw.train.x
+    np.testing.assert_allclose(standard.test.x, (raw.test.x - reference.mean(0)) / reference.std(0))
+    np.testing.assert_allclose(np.linalg.norm(unit.test.x, axis=1), 1)
+    np.testing.assert_allclose(np.linalg.norm(paper.train.x, axis=1), 1)
+
+
+# --- overrides and the file again -------------------------------------------------------------------------------------
+
+
+def test_overrides_win_and_make_sections() -> None:
+    document = config.override(SMALL, ["objective.lam=2", "stop.rounds = 7", "run.seeds=[4, 5]", "output.folder=a b"])
+    assert document["objective"] == {"name": "mixture", "lam": 2}
+    assert (document["stop"], document["run"], document["output"]) == (
+        {"rounds": 7},
+        {"seeds": [4, 5]},
+        {"folder": "a b"},
+    )
+    assert SMALL["objective"]["lam"] == 0.5  # the original is left alone
+    with pytest.raises(ConfigError, match=r"'lam=2' is not of the form section\.key=value"):
+        config.override(SMALL, ["lam=2"])
+
+
+def test_a_config_prints_as_a_file_that_says_the_same(table: Path) -> None:
+    data = {"source": "csv", "path": "people.csv", "client": "who", "target": "y", "separator": ","}
+    settings = config.parse(
+        with_(data=data, objective={"name": "multitask", "lam": 1e-7, "Lambda": float("inf")}), home=table
+    )
+    again = tomllib.loads(str(settings))
+    assert again["objective"] == settings.document["objective"]
+    assert again["data"] == data | {"path": str(table / "people.csv")}
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+
+MISTAKES: list[tuple[dict[str, Any], str]] = [
+    ({"dta": {}}, "[dta] is not a section: choose from data, partition, loss, objective, algorithm, stop, record, run, "
+     "output; did you mean data?"),
+    ({"seed": 3}, "seed = 3 stands outside of any section; did you mean data.seed or partition.seed or run.seed?"),
+    ({"stop": 3}, "stop = 3 must be a table: write [stop] on a line of its own."),
+    ({"data": {"source": "digit"}}, 'data.source = "digit" is not known: choose from synthetic-mixture, '
+     "synthetic-weight-sharing, digits, mnist, fashion-mnist, kmnist, cifar10, school, csv, npz; did you mean digits?"),
+    ({"loss": {"l2": 0.1}}, "loss.name is missing: choose from logistic, softmax, squared."),
+    ({"loss": {"name": "logistic", "l2": "big"}}, 'loss.l2 = "big" is not allowed: it must be a number.'),
+    ({"loss": {"name": "logistic", "l2": -1.0}}, "loss: The ridge must be a number ≥ 0, got l2=-1.0."),
+    ({"objective": {"name": "mixture"}}, 'objective.lam is missing: [objective] with name = "mixture" needs it, a '
+     "number (λ, the penalty towards the shared model)."),
+    ({"objective": {"name": "mixture", "lam": 1, "lamda": 1}}, 'objective.lamda is not a key of [objective] with name '
+     '= "mixture": choose from name, rescale, lam; did you mean lam?'),
+    ({"objective": {"name": "mixture", "lam": 0.0}}, "objective: lam must be a finite number > 0, got lam=0.0."),
+    ({"objective": {"name": "residual", "shared": "first"}}, 'objective.shared = "first" is not allowed: it must be a '
+     'list of columns or a range "0:10".'),
+    ({"algorithm": {"name": "lsgd", "tau": 2.5}}, "algorithm.tau = 2.5 is not allowed: it must be a whole number."),
+    ({"algorithm": {"name": "lsgd", "batch": "al"}}, 'algorithm.batch = "al" is not allowed: it must be a whole number '
+     'or "all"; did you mean "all"?'),
+    ({"algorithm": {"name": "pfedme"}, "objective": {"name": "local"}}, 'algorithm.name = "pfedme" solves the mixture '
+     'objective only, but objective.name = "local": choose another of the two.'),
+    ({"stop": {"rounds": 0}}, "stop.rounds = 0 is not allowed: it must be greater than or equal to 1."),
+    ({"stop": {"tol": 0.0}}, "stop.tol = 0.0 is not allowed: it must be greater than 0."),
+    ({"record": {"metrics": ["gap", "los"]}}, 'record.metrics.1 = "los" is not allowed: it must be one of "loss", '
+     '"gradient_norm", "gap", "bound"; did you mean "loss"?'),
+    ({"run": {"x64": 1}}, "run.x64 = 1 is not allowed: it must be true or false."),
+    ({"run": {"seed": 1, "seeds": [2]}}, "run.seed = 1 and run.seeds = [2] contradict each other: give one of them."),
+    ({"run": {"seeds": []}}, "run.seeds = [] is not allowed: there must be at least one seed."),
+    ({"partition": {"method": "dirichlet", "clients": 3, "alpha": 1.0}}, 'partition.method = "dirichlet" does not fit, '
+     'as data.source = "synthetic-mixture" has clients of its own: choose from natural.'),
+    ({"data": {"source": "digits"}, "partition": {"method": "natural"}}, 'partition.method = "natural" does not fit, '
+     'as data.source = "digits" has no clients of its own: choose from by_labels, dirichlet, power_law.'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "sentence"), MISTAKES, ids=[sentence.split(" ")[0] for _, sentence in MISTAKES])
+def test_a_mistake_is_one_sentence(change: dict[str, Any], sentence: str) -> None:
+    assert errors(with_(**change)) == (sentence,)
+
+
+def test_all_mistakes_come_at_once() -> None:
+    found = errors({"data": {"source": "digit"}, "loss": {"name": "softmax", "l3": 1}, "stop": {"rounds": -1}, "x": 1})
+    assert len(found) == 5  # and the objective is missing
+    assert all(len(sentence.splitlines()) == 1 for sentence in found)
+
+
+def test_what_only_the_data_can_tell(table: Path) -> None:
+    def refusal(document: dict[str, Any]) -> str:
+        with pytest.raises(ConfigError) as caught:
+            config.parse(document, home=table).build()
+        return "\n".join(caught.value.errors)
+
+    csv = {"source": "csv", "path": "people.csv", "client": "woh", "target": "yy"}
+    assert (
+        'data.client: people.csv has no column "woh": choose from who, height, y, weight; did you mean who?'
+        in refusal(with_(data=csv))
+    )
+    assert "data.target" in refusal(with_(data=csv))
+    assert "there is no file" in refusal(with_(data=csv | {"path": "nobody.csv"}))
+    assert "column 'who' must be numeric" in refusal(with_(data=csv | {"client": "y", "target": "who"}))
+    digits = with_(data={"source": "digits"}, loss={"name": "softmax"}, partition={"method": "by_labels", "train": 400})
+    assert refusal(digits).startswith("data and partition: label 8 has 174 rows")
+    digits = with_(data={"source": "digits"})
+    assert 'loss.name = "logistic" does not fit: client' in refusal(digits)
+    (table / "broken.npz").write_text("no")
+    assert "is not a file of np.savez" in refusal(with_(data={"source": "npz", "path": "broken.npz", "client": "c"}))
+    np.savez(table / "d.npz", x=np.ones((2, 2)), labels=np.ones(2))
+    npz = {"source": "npz", "path": "d.npz", "client": "c"}
+    assert 'data.y = "y" is not in d.npz: choose from x, labels' in refusal(with_(data=npz))
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="could not be read: no such file"):
+        config.load(tmp_path / "nothing.toml")
+    (tmp_path / "bad.toml").write_text("a = = 3")
+    with pytest.raises(ConfigError, match=r"is not valid TOML: .*line 1, column"):
+        config.load(tmp_path / "bad.toml")
+
+
+# --- documentation ----------------------------------------------------------------------------------------------------
+
+
+def test_every_key_is_documented_by_type_and_default() -> None:
+    found = {key.path for key in config.all_keys()}
+    assert {"data.source", "objective.lam", "algorithm.eta", "stop.tol", "output.folder", "partition.weights"} <= found
+    for name in tw.algorithms.REGISTRY:
+        assert config.table("algorithm", name).model_fields
+    described = [key for key in config.all_keys() if key.path.split(".")[0] in config.PLAIN]
+    assert all(key.meaning and key.type for key in described)
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
+def test_the_examples_are_right_and_small_steps_of_them_run(path: Path) -> None:
+    settings = config.load(path, ["stop.rounds=2", "run.seeds=[0]", "record.every=2", 'record.metrics=["loss"]'])
+    built = settings.build()
+    (result,) = settings.solve(built)
+    assert result.ledger.rounds == 2 and result.status == "budget"
+
+
+def test_there_are_examples() -> None:
+    assert len(list(EXAMPLES.glob("*.toml"))) >= 3
