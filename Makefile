@@ -31,7 +31,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
-	$(BIN)/lint-imports --no-cache
+	$(BIN)/lint-imports --no-cache --no-logo
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix-only .
@@ -51,5 +51,5 @@ $(VENV)/.core $(VENV)/.dev $(VENV)/.bench: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"twofold needs Python 3.11 or newer, and $(PYTHON) is {sys.version.split()[0]}. Name another: make PYTHON=python3.12 ...")'
 	@echo "Installing twofold$(EXTRAS) into $(VENV) (a minute or two) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.$(EXTRAS)'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.$(EXTRAS)'
 	@touch $@ $(VENV)/.core

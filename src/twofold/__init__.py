@@ -38,7 +38,7 @@ def __getattr__(name: str) -> Any:
     elif name in _MODULES:
         value = import_module(f"twofold.{name}")
     elif name == "__version__":
-        from importlib.metadata import version  # noqa: PLC0415
+        from importlib.metadata import version
 
         value = version("twofold")
     else:

@@ -84,7 +84,7 @@ def _friendly(command: Callable[..., None]) -> Callable[..., None]:
                 for sentence in getattr(error, "errors", None) or (str(error),):
                     typer.echo(f"twofold: {sentence}", err=True)
                 raise typer.Exit(BAD_INPUT) from error
-            import traceback  # noqa: PLC0415
+            import traceback
 
             typer.echo(traceback.format_exc(), err=True)
             typer.echo("twofold: this should not happen; please report it with the lines above.", err=True)
@@ -95,7 +95,7 @@ def _friendly(command: Callable[..., None]) -> Callable[..., None]:
 
 def _is_a_mistake(error: Exception) -> bool:
     """Whether it is the user's to mend: a refusal of ours, or a file that cannot be read or written."""
-    from twofold.data import DataError  # noqa: PLC0415
+    from twofold.data import DataError
 
     if isinstance(error, (OSError, DataError)):
         return True
@@ -103,17 +103,19 @@ def _is_a_mistake(error: Exception) -> bool:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     ours = trace is not None and Path(trace.tb_frame.f_code.co_filename).is_relative_to(Path(__file__).parent)
-    return ours and isinstance(error, (ValueError, TypeError))
+    # JAX takes its own frames out of a traceback, so that its errors look like ours; it leaves a note where it did.
+    from_jax = any("JAX" in note for note in getattr(error, "__notes__", ()))
+    return ours and not from_jax and isinstance(error, (ValueError, TypeError))
 
 
 def _prepare(x64: bool | None = None) -> None:
     """Settings of JAX that must be made before anything is computed: precision, and the cache of compiled programs."""
-    import jax  # noqa: PLC0415
+    import jax
 
     if x64 is not None:
         jax.config.update("jax_enable_x64", x64)
     if not os.environ.get(NO_CACHE) and not getattr(jax.config, "jax_compilation_cache_dir", None):
-        import platformdirs  # noqa: PLC0415
+        import platformdirs
 
         folder = platformdirs.user_cache_path("twofold", appauthor=False) / "jax"
         jax.config.update("jax_compilation_cache_dir", str(folder))
@@ -123,9 +125,9 @@ def _prepare(x64: bool | None = None) -> None:
 
 def _notes_to_stderr() -> None:
     """Show theory's warnings as notes of one line."""
-    import warnings  # noqa: PLC0415
+    import warnings
 
-    from twofold.solver import TheoryWarning  # noqa: PLC0415
+    from twofold.solver import TheoryWarning
 
     plain = warnings.showwarning
 
@@ -139,7 +141,7 @@ def _notes_to_stderr() -> None:
 
 
 def _print(*things: Any) -> None:
-    from rich.console import Console  # noqa: PLC0415
+    from rich.console import Console
 
     console = Console(highlight=False)
     for thing in things:
@@ -147,9 +149,9 @@ def _print(*things: Any) -> None:
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> Any:
-    from rich import box  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
 
     table = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     for i, column in enumerate(columns):
@@ -186,7 +188,7 @@ X64_ = Annotated[
 @app.callback(invoke_without_command=True)
 def _main(version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False) -> None:
     if version:
-        import twofold  # noqa: PLC0415
+        import twofold
 
         typer.echo(f"twofold {twofold.__version__}")
         raise typer.Exit(OK)
@@ -211,7 +213,7 @@ def demo(
     shows how well every client does on images that were not trained on. Takes less than a minute.
     """
     _prepare(x64)
-    from twofold.demo import Setting, show  # noqa: PLC0415
+    from twofold.demo import Setting, show
 
     result = show(Setting(clients=clients, train=train, seed=seed, algorithm=algorithm), out)
     if any(row.status == "diverged" for row in result.comparison):
@@ -283,10 +285,10 @@ def run(
 
 def _open(path: Path, overrides: list[str] | None, x64: bool | None, out: Path | None = None) -> tuple[Config, Built]:
     """Read the file, set JAX up for it, and build the problem."""
-    import json  # noqa: PLC0415
+    import json
 
     _prepare()
-    from twofold import config  # noqa: PLC0415
+    from twofold import config
 
     extra = [*(overrides or []), *([f"output.folder={json.dumps(str(out))}"] if out is not None else [])]
     extra += [f"run.x64={str(x64).lower()}"] if x64 is not None else []
@@ -300,15 +302,15 @@ def _grade(settings: Config, built: Built, runs: Sequence[Result]) -> Evaluation
     """Every client's grade, for the first seed."""
     if not settings.tables["output"].evaluate:
         return None
-    from twofold.evaluate import evaluate  # noqa: PLC0415
+    from twofold.evaluate import evaluate
 
     return evaluate(built.problem, runs[0], built.test)
 
 
 def _save(settings: Config, runs: Sequence[Result], graded: Evaluation | None) -> list[str]:
-    import csv  # noqa: PLC0415
+    import csv
 
-    import numpy as np  # noqa: PLC0415
+    import numpy as np
 
     folder = settings.folder
     several = settings.tables["run"].seeds is not None
@@ -326,8 +328,8 @@ def _save(settings: Config, runs: Sequence[Result], graded: Evaluation | None) -
     if "csv" in settings.tables["output"].history:
         rows(folder / "history.csv", list(columns), zip(*(c.tolist() for c in columns.values()), strict=True))
     if "parquet" in settings.tables["output"].history:
-        import pyarrow  # noqa: PLC0415
-        from pyarrow import parquet  # noqa: PLC0415
+        import pyarrow
+        from pyarrow import parquet
 
         parquet.write_table(pyarrow.table(columns), folder / "history.parquet")
         files.append("history.parquet")
@@ -390,8 +392,8 @@ def theory(
     if not 0 < tol < 1:
         raise typer.BadParameter(f"must lie between 0 and 1, got {tol:g}.", param_hint="--tol")
     settings, built = _open(config, set_, x64)
-    from twofold.objectives.two_stage import TwoStage  # noqa: PLC0415
-    from twofold.problem import Problem  # noqa: PLC0415
+    from twofold.objectives.two_stage import TwoStage
+    from twofold.problem import Problem
 
     objective, clients = built.problem.objective, built.train
     _print(
@@ -406,10 +408,10 @@ def theory(
 
 
 def _forecast(settings: Config, built: Built, problem: Problem, tol: float) -> list[Any]:
-    import dataclasses  # noqa: PLC0415
+    import dataclasses
 
-    from twofold.solver import complete  # noqa: PLC0415
-    from twofold.theory.constants import SYMBOLS  # noqa: PLC0415
+    from twofold.solver import complete
+    from twofold.theory.constants import SYMBOLS
 
     constants = problem.constants()
     algorithm, note = complete(problem, built.algorithm)
@@ -440,7 +442,7 @@ def _value(name: str, value: Any) -> str:
 
 def _predictions(settings: Config, built: Built, problem: Problem, algorithm: Any, tol: float) -> list[Any]:
     """What theory promises, per client, beside the lower bounds."""
-    from twofold.theory import rates  # noqa: PLC0415
+    from twofold.theory import rates
 
     constants, counts = problem.constants(), problem.clients.counts
     method = settings.kinds["algorithm"]
@@ -485,16 +487,16 @@ def _predictions(settings: Config, built: Built, problem: Problem, algorithm: An
 
 
 def _itemsize() -> int:
-    import jax.numpy as jnp  # noqa: PLC0415
+    import jax.numpy as jnp
 
     return jnp.result_type(float).itemsize
 
 
 def _schedule(problem: Problem, algorithm: Any, seed: int) -> Any:
-    import jax.numpy as jnp  # noqa: PLC0415
+    import jax.numpy as jnp
 
-    from twofold import randomness, tree  # noqa: PLC0415
-    from twofold.engines.schedule import Schedule  # noqa: PLC0415
+    from twofold import randomness, tree
+    from twofold.engines.schedule import Schedule
 
     return Schedule(tree.cast(algorithm), problem, jnp.stack([randomness.root(seed)]))
 
@@ -508,7 +510,7 @@ def _floats_per_round(problem: Problem, algorithm: Any, seed: int) -> float:
 
 def _budget(settings: Config, problem: Problem, algorithm: Any, most: int = 1_000_000) -> list[str]:
     """What the file's own number of rounds will cost: exact, since the coins are known beforehand."""
-    import numpy as np  # noqa: PLC0415
+    import numpy as np
 
     rounds = settings.stop.get("rounds")
     if rounds is None or not problem.has_shared:
@@ -555,15 +557,15 @@ def list_(
 
 
 def _listing(kind: Kind) -> tuple[list[str], list[list[str]]]:
-    from twofold import config  # noqa: PLC0415
+    from twofold import config
 
     first = config.first_sentence
     if kind is Kind.objectives:
-        from twofold.objectives import REGISTRY  # noqa: PLC0415
+        from twofold.objectives import REGISTRY
 
         return ["", "what it is"], [[name, first(function)] for name, function in REGISTRY.items()]
     if kind is Kind.algorithms:
-        from twofold.algorithms import REGISTRY as METHODS  # noqa: PLC0415
+        from twofold.algorithms import REGISTRY as METHODS
 
         body = [
             [name, _module_line(cls), ", ".join(config.table("algorithm", name).model_fields)]
@@ -571,7 +573,7 @@ def _listing(kind: Kind) -> tuple[list[str], list[list[str]]]:
         ]
         return ["", "what it is", "fields"], body
     if kind is Kind.engines:
-        from twofold.engines import REGISTRY as ENGINES  # noqa: PLC0415
+        from twofold.engines import REGISTRY as ENGINES
 
         return ["", "what it is"], [[name, _module_line(engine)] for name, engine in ENGINES.items()]
     if kind is Kind.experiments:
@@ -582,10 +584,10 @@ def _listing(kind: Kind) -> tuple[list[str], list[list[str]]]:
 
 def _key_lines() -> list[Any]:
     """Every key of a file, section by section."""
-    from rich.padding import Padding  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.padding import Padding
+    from rich.text import Text
 
-    from twofold import config  # noqa: PLC0415
+    from twofold import config
 
     out: list[Any] = []
     section = kind = ""
@@ -615,7 +617,7 @@ def _module_line(thing: Any) -> str:
 
 def _experiments() -> dict[str, str]:
     """The experiments' names, with a line on each."""
-    from twofold import experiments  # noqa: PLC0415
+    from twofold import experiments
 
     out = {}
     for name in experiments.available():
@@ -639,7 +641,7 @@ def reproduce(
     Writes NAME.json, NAME.parquet and figures for each; `twofold report` then makes a page of them.
     """
     _prepare()
-    from twofold import experiments  # noqa: PLC0415
+    from twofold import experiments
 
     for path in experiments.reproduce(names, out=out, quick=quick, seeds=seeds):
         typer.echo(path)
@@ -651,7 +653,7 @@ def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that `twofold reproduce` has written.")],
 ) -> None:
     """Make one self-contained HTML page out of a folder of results."""
-    from twofold.report import write  # noqa: PLC0415
+    from twofold.report import write
 
     typer.echo(write(folder))
 

@@ -150,11 +150,12 @@ class Clients:
         return cls.from_groups(np.column_stack(arrays[:-1]), arrays[-1], groups, weights)
 
     @property
-    def M(self) -> int:
+    def M(self) -> int:  # noqa: N802
         """The number of clients, M in the paper."""
         return len(self.names)
 
-    __len__ = M.fget
+    def __len__(self) -> int:
+        return self.M
 
     @property
     def rows(self) -> int:

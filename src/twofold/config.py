@@ -13,6 +13,7 @@ import inspect
 import json
 import tomllib
 import types
+import zipfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
@@ -770,7 +771,7 @@ def _rows(config: Config) -> tuple[Any, Any, str]:
     """Data in which nobody owns the rows yet."""
     kind, data = config.kinds["data"], config.tables["data"]
     if kind == "digits":
-        from sklearn.datasets import load_digits  # noqa: PLC0415  (slow)
+        from sklearn.datasets import load_digits  # slow
 
         x, y = load_digits(return_X_y=True)
         return x / 16, y, "scikit-learn's digits."
@@ -803,19 +804,17 @@ def _arrays(path: Path, names: Sequence[str]) -> list[np.ndarray]:
                         [_unknown(f"data.{key} = {_toml(name)} is not in {path.name}", name, content.files)]
                     )
             return [content[name] for name in names]
-    except (OSError, EOFError, AttributeError) as mistake:
-        raise ConfigError([f"data.path: {path} is not a file of np.savez."]) from mistake
-    except ValueError as mistake:
-        if isinstance(mistake, ConfigError):
-            raise
-        raise ConfigError([f"data.path: {path} could not be read: {mistake}."]) from mistake
+    except ConfigError:
+        raise
+    except (OSError, EOFError, TypeError, ValueError, zipfile.BadZipFile) as mistake:
+        raise ConfigError([f"data.path: {path} is not a file of np.savez with plain arrays."]) from mistake
 
 
 class _Frame:
     """As much of a data frame as Clients.from_frame needs, read by pyarrow: pandas is not a dependency."""
 
     def __init__(self, path: Path, data: Csv) -> None:
-        from pyarrow import ArrowInvalid, csv  # noqa: PLC0415  (slow)
+        from pyarrow import ArrowInvalid, csv  # slow
 
         try:
             table = csv.read_csv(path, parse_options=csv.ParseOptions(delimiter=data.separator))
@@ -843,7 +842,7 @@ class _Frame:
         return self._values[name]
 
     def with_column(self, name: str, value: str) -> _Frame:
-        import pyarrow  # noqa: PLC0415
+        import pyarrow
 
         copy = object.__new__(_Frame)
         rows = len(next(iter(self._values.values())))

@@ -84,7 +84,7 @@ def candidates(loss: Any) -> dict[str, dict[str, Objective]]:
 
 def data(setting: Setting) -> tuple[Clients, Clients, Clients]:
     """The clients' training, validation and test rows; pixels are scaled to [0, 1]."""
-    from sklearn.datasets import load_digits  # noqa: PLC0415  (slow, and only for this)
+    from sklearn.datasets import load_digits  # slow, and only for this
 
     x, y = (np.asarray(part) for part in load_digits(return_X_y=True))
     known = setting.train + setting.validation
@@ -169,8 +169,8 @@ def _start(text: str) -> str:
 
 def table(demo: Demo) -> Any:
     """The comparison as a table of rich's."""
-    from rich import box  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
+    from rich import box
+    from rich.table import Table
 
     s = demo.setting
     out = Table(
@@ -196,12 +196,10 @@ def table(demo: Demo) -> Any:
 
 def _caption(demo: Demo) -> str:
     s = demo.setting
-    over = (
-        f" (+: not within {s.rounds:,})" if any(row.status == "budget" for row in demo.comparison if row.rounds) else ""
-    )
+    over = " (+: not yet)" if any(row.status == "budget" and row.rounds for row in demo.comparison) else ""
     lines = (
         f"setting: chosen on {s.validation} further images of each client",
-        f"rounds: of {s.algorithm}, to a loss certified within {s.tol:g} of the best{over}",
+        f"rounds: of {s.algorithm}, until certified within {s.tol:g} of the best{over}",
         "kB: sent and received by each client",
     )
     return "\n".join(lines)
@@ -209,7 +207,7 @@ def _caption(demo: Demo) -> str:
 
 def write(demo: Demo, folder: str | Path) -> tuple[Path, Path]:
     """Write `accuracy.png` and `accuracy.csv` (one row per client, one column per objective) into a folder."""
-    from twofold.report import plots  # noqa: PLC0415  (matplotlib)
+    from twofold.report import plots  # matplotlib
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -233,13 +231,14 @@ def write(demo: Demo, folder: str | Path) -> tuple[Path, Path]:
 
 def show(setting: Setting | None = None, out: str | Path = "twofold-demo") -> Demo:
     """Run the demo, print the table and what was seen, and write the plot."""
-    from rich.console import Console  # noqa: PLC0415
+    from rich.console import Console
 
     console, aside = Console(), Console(stderr=True)
     with aside.status("Reading the digits …") as status:
         demo = run(setting, lambda what: status.update(f"Training {what} …"))
     picture, numbers = write(demo, out)
     console.print(table(demo))
+    console.print()
     for sentence in sentences(demo):
         console.print(sentence, highlight=False)
     console.print(f"\nEvery client's accuracy: {picture} and {numbers.name} beside it.", highlight=False)

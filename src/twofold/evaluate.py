@@ -97,7 +97,7 @@ class Evaluation:
 
     def to_pandas(self) -> Any:
         """One row per client: its name, its number of rows, and its grades (needs pandas)."""
-        import pandas as pd  # noqa: PLC0415  (optional)
+        import pandas as pd  # optional
 
         return pd.DataFrame({"client": self.names, "rows": self.rows, **self.grades})
 
@@ -298,7 +298,7 @@ class Comparison:
 
     def to_pandas(self) -> Any:
         """One row per objective: name, mean, worst, rounds, bytes, seconds, status (needs pandas)."""
-        import pandas as pd  # noqa: PLC0415  (optional)
+        import pandas as pd  # optional
 
         columns = ("name", "mean", "worst", "rounds", "bytes", "seconds", "status")
         return pd.DataFrame({column: [getattr(row, column) for row in self.rows] for column in columns})

@@ -117,7 +117,7 @@ class Linear:
 
     link: Link = static()
     l2: float = 0.0
-    intercept: bool = static(False)
+    intercept: bool = static(default=False)
 
     def init(self, clients: Clients) -> Pytree:
         """Zero parameters for the width of these clients' features."""
@@ -172,7 +172,7 @@ class Linear:
         kappa, l2 = self.link.curvature, float(self.l2)
         # Only a quadratic link has a smallest curvature of its own; the others are flat at infinity.
         mu = (smallest if self.link.labels is None else np.zeros_like(smallest)) + l2
-        how = dict.fromkeys(("mu", "L", "calL"), "certified")
+        how = {name: "certified" for name in ("mu", "L", "calL")}  # noqa: C420  (typed as plain strings)
         return LossConstants(mu=mu, L=kappa * largest + l2, calL=kappa * longest + l2, how=how)
 
 
@@ -225,10 +225,10 @@ class Custom:
     fn: Callable[[Pytree, Pytree, Pytree], Any] = static()
     start: Any = static()
     l2: float = 0.0
-    mu: float | None = static(None)
-    L: float | None = static(None)
-    calL: float | None = static(None)
-    predictor: Callable[[Pytree, Pytree], Any] | None = static(None)
+    mu: float | None = static(default=None)
+    L: float | None = static(default=None)
+    calL: float | None = static(default=None)
+    predictor: Callable[[Pytree, Pytree], Any] | None = static(default=None)
 
     def init(self, clients: Clients) -> Pytree:
         """The user's initial parameters, as arrays."""
@@ -255,7 +255,7 @@ class Custom:
 
     def constants(self, clients: Clients) -> LossConstants:
         """What the user gave; else L' and 𝓛' at the initial point by power iteration on Hessian-vector products."""
-        from twofold.curvature import largest_of_loss  # noqa: PLC0415  (heavy, and only needed here)
+        from twofold.curvature import largest_of_loss  # heavy, and only needed here
 
         start = tree.cast(self.init(clients))
         l2 = float(self.l2)

@@ -59,6 +59,7 @@ class OfUser:
         self._same = (function, tuple(tuple(p.tolist()) for p in problem._positions))
 
     def __call__(self, program: tuple, w: Pytree, parts: tuple) -> jax.Array:
+        """The user's number for one iterate."""
         # A sharded run may fill its stacks up with clients of weight zero: these are not the user's.
         real = tuple(jax.tree.map(lambda leaf, n=n: leaf[:n], part) for part, n in zip(parts, self._sizes, strict=True))
         value = jnp.asarray(self.function(w, self.join(real)))

@@ -35,7 +35,7 @@ class Member(NamedTuple):
 class Sample(NamedTuple):
     """Some of a client's rows, with their weights in the mean."""
 
-    index: jax.Array
+    index: jax.Array  # pyright: ignore[reportIncompatibleMethodOverride]
     weight: jax.Array
 
 
@@ -176,7 +176,7 @@ class Problem:
         """Everyone's β (leading client axis) cut into the buckets."""
         if self._trivial:
             return (beta,)
-        return tuple(jax.tree.map(lambda leaf: leaf[positions], beta) for positions in self._positions)
+        return tuple(jax.tree.map(lambda leaf, p=positions: leaf[p], beta) for positions in self._positions)
 
     def join(self, parts: tuple[Pytree, ...]) -> Pytree:
         """The inverse of `split`."""
@@ -265,7 +265,7 @@ class Problem:
 
     @cached_property
     def _optimum(self) -> Optimum:
-        from twofold.reference import minimise  # noqa: PLC0415  (SciPy only when asked)
+        from twofold.reference import minimise  # SciPy only when asked
 
         if not isinstance(self.objective, TwoStage):
             return minimise(self)
@@ -341,8 +341,8 @@ def _sample(oracle: Oracle, member: Member, key: Any, batch: int | None) -> Samp
 
 def _local(problem: Problem, at: tuple[Pytree, Pytree], smallest: bool = True) -> Constants:
     """The curvature of F at a point: per client and per row for the smoothness, the smallest eigenvalue for μ."""
-    from twofold import reference  # noqa: PLC0415
-    from twofold.curvature import largest_eigenvalue  # noqa: PLC0415
+    from twofold import reference
+    from twofold.curvature import largest_eigenvalue
 
     w, beta = at
     w = tree.scale(1 / problem.scale, tree.cast(w))
@@ -365,7 +365,7 @@ def _local(problem: Problem, at: tuple[Pytree, Pytree], smallest: bool = True) -
 
     found: dict[str, float] = dict.fromkeys(("L_w", "L_beta", "calL_w", "calL_beta"), 0.0)
     for stack, part in zip(problem.stacks, problem.split(tree.cast(beta)), strict=True):
-        of_w, of_beta = jax.jit(lambda s, p: jax.lax.map(lambda c: blocks(*c, None), (s, p)))(stack, part)
+        of_w, of_beta = jax.jit(lambda s, p: jax.lax.map(lambda c: blocks(c[0], c[1], None), (s, p)))(stack, part)
         row_w, row_beta = jax.jit(lambda s, p: jax.lax.map(lambda c: rows(*c), (s, p)))(stack, part)
         for name, values in zip(found, (of_w, of_beta, row_w, row_beta), strict=True):
             found[name] = max(found[name], float(jnp.max(values)))

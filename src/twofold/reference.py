@@ -4,6 +4,9 @@ Nothing here is shared with the algorithms but the objective's own value: Hessia
 JAX runs in float32), each β_m is eliminated, and the small system in w is solved by dense linear algebra.
 """
 
+# pyright: reportCallIssue=false, reportArgumentType=false
+# (SciPy has no types of its own for its iterative solvers; what pyright infers for them is wrong.)
+
 from __future__ import annotations
 
 import contextlib
@@ -55,7 +58,7 @@ class _Blocks:
         self._functions = {name: jax.jit(jax.vmap(f, in_axes=(0, None, 0))) for name, f in self._of_one().items()}
 
     def _of_one(self) -> dict[str, Any]:
-        from twofold.problem import Oracle  # noqa: PLC0415  (problem imports this module)
+        from twofold.problem import Oracle  # problem imports this module
 
         def value(member: Any, w: jax.Array, beta: jax.Array) -> jax.Array:
             oracle = Oracle(self.problem.objective, 1.0, member)
@@ -115,7 +118,7 @@ def _float64(leaf: Any) -> Any:
 
 def minimise(problem: Problem, dense: int = DENSE) -> Optimum:
     """The minimiser of a convex problem: Newton with eliminated β where the blocks are small, else L-BFGS."""
-    from twofold.problem import Optimum  # noqa: PLC0415
+    from twofold.problem import Optimum
 
     if not problem.objective.convex:
         raise NotConvexError(
@@ -143,6 +146,7 @@ def _newton(blocks: _Blocks, most: int = 200) -> tuple[np.ndarray, np.ndarray]:
         dw, db = _newton_step(*blocks.hessians(w, beta), of_w, of_beta)
         slope = float(of_w @ dw + np.sum(of_beta * db))
         step, accepted = 1.0, False
+        trial, new = (w, beta), (value, of_w, of_beta)
         while step > 1e-10 and not accepted:
             trial = (w + step * dw, beta + step * db)
             new = blocks.value_and_gradient(*trial)
@@ -176,7 +180,9 @@ def _largest(values: np.ndarray) -> float:
 def _newton_step(ww: Any, wb: Any, bb: Any, of_w: Any, of_beta: Any) -> tuple[np.ndarray, np.ndarray]:
     """−H⁻¹∇F for the arrow-shaped Hessian: eliminate each β_m, solve the Schur complement in w, substitute back."""
     right = np.concatenate([of_beta[:, :, None], np.swapaxes(wb, 1, 2)], axis=2)  # (M, b, 1 + a)
-    solved = np.stack([_solve(*pair, _largest(pair[0])) for pair in zip(bb, right, strict=True)]) if bb.shape[1] else right
+    solved = (
+        np.stack([_solve(*pair, _largest(pair[0])) for pair in zip(bb, right, strict=True)]) if bb.shape[1] else right
+    )
     schur = ww - np.einsum("mab,mbc->ac", wb, solved[:, :, 1:])
     reduced = of_w - np.einsum("mab,mb->a", wb, solved[:, :, 0])
     dw = -_solve(schur, reduced[:, None], _largest(ww))[:, 0] if len(reduced) else reduced
@@ -225,7 +231,9 @@ def _lbfgs(blocks: _Blocks) -> tuple[np.ndarray, np.ndarray]:
     norm = float(np.linalg.norm(function(v)[1]))
     for _ in range(30 if _largest(v) < FARTHEST else 0):  # Newton-CG: quadratic convergence for the last digits
         _, gradient = function(v)
-        operator = scipy.sparse.linalg.LinearOperator((v.size, v.size), matvec=lambda d, at=v: product(at, d), dtype=float)
+        operator = scipy.sparse.linalg.LinearOperator(
+            (v.size, v.size), matvec=lambda d, at=v: product(at, d), dtype=float
+        )
         step, _ = scipy.sparse.linalg.cg(operator, -gradient, rtol=1e-6, maxiter=500)
         new = float(np.linalg.norm(function(v + step)[1]))
         if not new < 0.9 * norm:
@@ -277,7 +285,9 @@ def _check(blocks: _Blocks, first: float, legs: list[Any], norm: float, w: np.nd
     random = np.random.default_rng(0)
     near = [x * (1 + 1e-14 * random.choice([-1.0, 1.0], x.shape)) for x in (w, beta)]
     (value, *slope), (_, *other) = (blocks.value_and_gradient(*x) for x in ((w, beta), near))
-    noise = blocks.norm(*(b - a for a, b in zip(slope, other, strict=True)))  # what the last digits of the point amount to
+    noise = blocks.norm(
+        *(b - a for a, b in zip(slope, other, strict=True))
+    )  # what the last digits of the point amount to
     if norm > max(1e-10 * first, noise, 1e-14 * (1 + abs(value))):
         raise NotConvexError(
             f"No minimiser was found: ‖∇F‖ is {norm:.3g} where the search ended, after {first:.3g} at its start. The "
@@ -290,7 +300,11 @@ def smallest_eigenvalue(problem: Problem, at: tuple[Pytree, Pytree]) -> float:
     with jax.enable_x64(True):
         blocks = _Blocks(problem)
         w = np.asarray(ravel_pytree(tree.cast(at[0], jnp.float64))[0]) if blocks.a else blocks.w0
-        beta = np.asarray(jax.vmap(lambda t: ravel_pytree(t)[0])(tree.cast(at[1], jnp.float64))) if blocks.b else blocks.beta0
+        beta = (
+            np.asarray(jax.vmap(lambda t: ravel_pytree(t)[0])(tree.cast(at[1], jnp.float64)))
+            if blocks.b
+            else blocks.beta0
+        )
         a, b, M, s = blocks.a, blocks.b, blocks.M, problem.scale
         if a + M * b <= 2 * DENSE and a + b <= DENSE:
             ww, wb, bb = blocks.hessians(w, beta)

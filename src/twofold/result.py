@@ -70,7 +70,7 @@ class History(Mapping[str, np.ndarray]):
 
     def to_pandas(self) -> Any:
         """The columns as a pandas DataFrame (needs pandas)."""
-        import pandas as pd  # noqa: PLC0415  (optional)
+        import pandas as pd  # optional
 
         return pd.DataFrame(self._columns)
 
@@ -101,7 +101,7 @@ class Result:
 
     def save(self, folder: str | Path) -> Path:
         """Write `model.safetensors` and `result.json` into a folder."""
-        from safetensors.numpy import save_file  # noqa: PLC0415
+        from safetensors.numpy import save_file
 
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -131,7 +131,7 @@ class Result:
     @classmethod
     def load(cls, folder: str | Path) -> Result:
         """Read what `save` wrote; the algorithm comes back as a dict of its settings."""
-        from safetensors.numpy import load_file  # noqa: PLC0415
+        from safetensors.numpy import load_file
 
         folder = Path(folder)
         document = json.loads((folder / "result.json").read_text())
@@ -140,7 +140,7 @@ class Result:
                 f"{folder / 'result.json'} has format {document.get('format')!r}; this version reads {FORMAT}."
             )
         tensors = load_file(folder / "model.safetensors")
-        ledger = {k: np.asarray(v) if isinstance(v, list) else v for k, v in document["ledger"].items()}
+        ledger: dict[str, Any] = {k: np.asarray(v) if isinstance(v, list) else v for k, v in document["ledger"].items()}
         history = {k: np.array([np.nan if v is None else v for v in vs]) for k, vs in document["history"].items()}
         return cls(
             w=_rebuild(document["structure"]["w"], tensors),
@@ -181,7 +181,7 @@ class Results(Sequence[Result]):
 
     def to_pandas(self) -> Any:
         """All histories below each other, with a column `seed` (needs pandas)."""
-        import pandas as pd  # noqa: PLC0415
+        import pandas as pd
 
         return pd.concat([run.history.to_pandas().assign(seed=run.seed) for run in self.runs], ignore_index=True)
 

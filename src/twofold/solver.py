@@ -195,7 +195,7 @@ class _Run:
 
     def go(self) -> list[Result]:
         """Run to the end and give every seed's result."""
-        from twofold import engines  # noqa: PLC0415
+        from twofold import engines
 
         began = time.perf_counter()
         each = sum(leaf.nbytes for leaf in jax.tree.leaves(self.start))
@@ -231,7 +231,7 @@ class _Run:
         """
         kinds = schedule.kinds(k + CAPACITY)[:, k:]
         flags = np.stack([track.plan(kinds[i]) for i, track in enumerate(tracks)])
-        some = flags.any(axis=0)
+        some = np.any(flags, axis=0)
         order = np.cumsum(some)
         over = order > min(slots, patience)
         count = int(np.argmax(over)) if over.any() else CAPACITY
@@ -454,11 +454,11 @@ class _Track:
             gradients_w=times @ of_w,
             gradients_beta=times @ of_beta,
         )
-        last = self.last
-        beta = jax.tree.map(np.asarray, problem.join(last.parts))
+        beta = jax.tree.map(np.asarray, problem.join(self.last.parts))
+        history = History({name: np.concatenate(parts) for name, parts in self.columns.items()})
         return Result(
-            w=last.w, beta=beta, history=History({name: np.concatenate(parts) for name, parts in self.columns.items()}), ledger=ledger, status=self.status or "budget",
-            message=self.message, algorithm=run.algorithm, seed=run.seeds[self.row], seconds=seconds, notes=run.notes,
+            w=self.last.w, beta=beta, history=history, ledger=ledger, status=self.status or "budget", seconds=seconds,
+            message=self.message, algorithm=run.algorithm, seed=run.seeds[self.row], notes=run.notes,
         )  # fmt: skip
 
 
@@ -498,8 +498,8 @@ def _bar(progress: bool | None, total: int) -> Any:
     if progress is False or (progress is None and not sys.stderr.isatty()):
         yield lambda done: None
         return
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from twofold import randomness, tree
-from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill
+from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Open, Setting, fill
 from twofold.control import branch
 from twofold.randomness import Key
 from twofold.theory import stepsizes
@@ -42,12 +42,12 @@ class ACD(Algorithm):
     z = (z + ηνx)/(1+ην). Optimal in rounds and in gradients of both blocks (Theorem ACD-PFL).
     """
 
-    p_w: float | None = None
-    L_w: float | None = None
-    L_beta: float | None = None
-    nu: float | None = None
-    theta: float | None = None
-    eta: float | None = None
+    p_w: Open = None
+    L_w: Open = None
+    L_beta: Open = None
+    nu: Open = None
+    theta: Open = None
+    eta: Open = None
     name = "acd"
 
     def complete(self, setting: Setting) -> tuple[ACD, str | None]:
@@ -79,11 +79,11 @@ class ACD(Algorithm):
         return self._step(shared, self._mix(shared), mean.gradient, self.L_w)
 
     def _mix(self, pair: Pair) -> Pytree:
-        return tree.combine((1 - self.theta, pair.y), (self.theta, pair.z))  # type: ignore[operator]
+        return tree.combine((1 - self.theta, pair.y), (self.theta, pair.z))
 
     def _step(self, pair: Pair, x: Pytree, gradient: Pytree, L: Any) -> Pair:
         roots = jnp.sqrt(self.L_w) + jnp.sqrt(self.L_beta)
-        momentum = self.eta * self.nu  # type: ignore[operator]
+        momentum = self.eta * self.nu
         y = tree.combine((1.0, x), (-1 / L, gradient))
         z = tree.combine((1.0, pair.z), (momentum, x), (-self.eta / (jnp.sqrt(L) * roots), gradient))
         return Pair(y, tree.scale(1 / (1 + momentum), z))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from twofold import randomness, tree
 from twofold.algorithms.acd import Pair
-from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
+from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Open, Setting, fill, size_of_batch
 from twofold.algorithms.scd import Message, Plan
 from twofold.control import branch
 from twofold.randomness import Key
@@ -24,13 +24,13 @@ class ASCD(Algorithm):
     The listing's w_v and β_v are carried but never used, so they are left out here, and with them ρ.
     """
 
-    eta: float | None = None
-    theta: float | None = None
-    nu: float | None = None
-    gamma: float | None = None
-    p_w: float | None = None
-    rho: float | None = None  # only enters through γ and ν, which theory derives with it
-    batch: int | None = static(1)
+    eta: Open = None
+    theta: Open = None
+    nu: Open = None
+    gamma: Open = None
+    p_w: Open = None
+    rho: Open = None  # only enters through γ and ν, which theory derives with it
+    batch: int | None = static(default=1)
     name = "ascd"
 
     def complete(self, setting: Setting) -> tuple[ASCD, str | None]:
@@ -58,7 +58,7 @@ class ASCD(Algorithm):
         moved = branch(
             plan.w,
             lambda: private,
-            lambda: self._step(private, x, oracle.gradient_beta(x_w, x, sample), 1 - self.p_w),  # type: ignore[operator]
+            lambda: self._step(private, x, oracle.gradient_beta(x_w, x, sample), 1 - self.p_w),
         )
         return moved, Message(gradient)
 
@@ -67,12 +67,12 @@ class ASCD(Algorithm):
         return tree.select(plan.w, self._step(shared, self._mix(shared), mean.gradient, self.p_w), shared)
 
     def _mix(self, pair: Pair) -> Pytree:
-        return tree.combine((self.theta, pair.z), (1 - self.theta, pair.y))  # type: ignore[operator]
+        return tree.combine((self.theta, pair.z), (1 - self.theta, pair.y))
 
     def _step(self, pair: Pair, x: Pytree, gradient: Pytree, probability: Any) -> Pair:
-        y = tree.combine((1.0, x), (-self.eta / probability, gradient))  # type: ignore[operator]
+        y = tree.combine((1.0, x), (-self.eta / probability, gradient))
         # (γ/η)(y⁺ − x) = −(γ/p)g, written without the cancellation.
-        z = tree.combine((self.nu, pair.z), (1 - self.nu, x), (-self.gamma / probability, gradient))  # type: ignore[operator]
+        z = tree.combine((self.nu, pair.z), (1 - self.nu, x), (-self.gamma / probability, gradient))
         return Pair(y, z)
 
     def sends(self, plan: Plan) -> Message:

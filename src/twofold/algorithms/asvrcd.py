@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 
 from twofold import tree
-from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill
+from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Open, Setting, fill
 from twofold.algorithms.svrcd import Message, Plan, coins, counts, estimate, message
 from twofold.control import branch
 from twofold.randomness import Key
@@ -32,21 +32,21 @@ class ASVRCD(Algorithm):
     everything that has to be sent in an iteration is known at its start: one message with two optional parts.
     """
 
-    eta: float | None = None
-    theta1: float | None = None
-    theta2: float | None = None
-    gamma: float | None = None
-    nu: float | None = None
-    rho: float | None = None
-    p_w: float | None = None
-    batch: int | None = static(1)
-    optimal: str = static("w")
+    eta: Open = None
+    theta1: Open = None
+    theta2: Open = None
+    gamma: Open = None
+    nu: Open = None
+    rho: Open = None
+    p_w: Open = None
+    batch: int | None = static(default=1)
+    optimal: Literal["w", "beta"] = static(default="w")
     name = "asvrcd"
 
     def complete(self, setting: Setting) -> tuple[ASVRCD, str | None]:
         """Theorem e1; ρ for the optimal number of ∇_w and rounds (or, with optimal="beta", of ∇_β)."""
         c, n = setting.constants, setting.rows
-        values = stepsizes.asvrcd(c, n, optimal=self.optimal, p_w=self.p_w, rho=self.rho, eta=self.eta)  # type: ignore[arg-type]
+        values = stepsizes.asvrcd(c, n, optimal=self.optimal, p_w=self.p_w, rho=self.rho, eta=self.eta)
         return fill(self, values), values.get("note")
 
     def init(self, w0: Pytree) -> Triple:
@@ -67,7 +67,7 @@ class ASVRCD(Algorithm):
         """The message, this client's own step, and its own reference point."""
         x, now = (self._mix(shared), self._mix(private)), (shared.y, private.y)
         sent, own = message(plan, x, (shared.v, private.v), now, oracle, oracle.sample(key, self.batch))
-        y, z = self._step(private, x[1], estimate(~plan.w, own, private.full, 1 - self.p_w))  # type: ignore[operator]
+        y, z = self._step(private, x[1], estimate(~plan.w, own, private.full, 1 - self.p_w))
         v, full = branch(
             plan.refresh, lambda: (private.y, oracle.gradient_beta(*now)), lambda: (private.v, private.full)
         )
@@ -81,13 +81,13 @@ class ASVRCD(Algorithm):
         return Triple(y, z, v, full)
 
     def _mix(self, s: Triple) -> Pytree:
-        rest = 1 - self.theta1 - self.theta2  # type: ignore[operator]
+        rest = 1 - self.theta1 - self.theta2
         return tree.combine((self.theta1, s.z), (self.theta2, s.v), (rest, s.y))
 
     def _step(self, s: Triple, x: Pytree, gradient: Pytree) -> tuple[Pytree, Pytree]:
-        y = tree.combine((1.0, x), (-self.eta, gradient))  # type: ignore[operator]
+        y = tree.combine((1.0, x), (-self.eta, gradient))
         # (γ/η)(y⁺ − x) = −γg, written without the cancellation.
-        z = tree.combine((self.nu, s.z), (1 - self.nu, x), (-self.gamma, gradient))  # type: ignore[operator]
+        z = tree.combine((self.nu, s.z), (1 - self.nu, x), (-self.gamma, gradient))
         return y, z
 
     def sends(self, plan: Plan) -> Message:

@@ -14,13 +14,15 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import jax
 
 from twofold.randomness import Key
-from twofold.theory.constants import Constants, LossConstants
+from twofold.theory.constants import Constants
 from twofold.tree import Pytree
 
 Plan = Any
 Shared = Any
 Private = Any
 Message = Any
+Open = Any
+"""A number, or None while theory has not filled it in."""
 
 
 class Evaluations(NamedTuple):
@@ -37,8 +39,8 @@ class Setting(NamedTuple):
     rows: float  # per client, on average
     M: int
     heaviest: float  # the largest client weight, 1/M when all are equal
-    lam: float | None  # of the mixture, the only objective that some baselines solve
-    loss: LossConstants | None
+    lam: Any  # of the mixture, the only objective that some baselines solve
+    loss: Any  # its LossConstants, likewise
 
 
 class GradientOracle(Protocol):
@@ -49,13 +51,33 @@ class GradientOracle(Protocol):
     scale: Any
     capacity: int
 
-    def sample(self, key: Key, size: int | None) -> Any: ...
-    def order(self, key: Key) -> jax.Array: ...
-    def slice(self, order: jax.Array, start: Any, size: int) -> Any: ...
-    def gradient_w(self, w: Pytree, beta: Pytree, sample: Any = None) -> Pytree: ...
-    def gradient_beta(self, w: Pytree, beta: Pytree, sample: Any = None) -> Pytree: ...
-    def gradients(self, w: Pytree, beta: Pytree, sample: Any = None) -> tuple[Pytree, Pytree]: ...
-    def row_gradients_beta(self, w: Pytree, beta: Pytree, sample: Any = None) -> Pytree: ...
+    def sample(self, key: Key, size: int | None) -> Any:
+        """Some rows, or None for all."""
+        ...
+
+    def order(self, key: Key) -> jax.Array:
+        """A reshuffling of the rows."""
+        ...
+
+    def slice(self, order: jax.Array, start: Any, size: int) -> Any:
+        """A batch of a reshuffling."""
+        ...
+
+    def gradient_w(self, w: Pytree, beta: Pytree, sample: Any = None) -> Pytree:
+        """∇_w f_m."""
+        ...
+
+    def gradient_beta(self, w: Pytree, beta: Pytree, sample: Any = None) -> Pytree:
+        """p_m ∇_β f_m."""
+        ...
+
+    def gradients(self, w: Pytree, beta: Pytree, sample: Any = None) -> tuple[Pytree, Pytree]:
+        """Both."""
+        ...
+
+    def row_gradients_beta(self, w: Pytree, beta: Pytree, sample: Any = None) -> Pytree:
+        """p_m ∇_β f_{m,j}, row by row."""
+        ...
 
 
 class Algorithm:

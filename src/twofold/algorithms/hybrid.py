@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from twofold import randomness, tree
 from twofold.algorithms.asvrcd import Triple
-from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill
+from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Open, Setting, fill
 from twofold.algorithms.svrcd import counts
 from twofold.control import branch
 from twofold.randomness import Key
@@ -56,17 +56,17 @@ class Hybrid(Algorithm):
     counts two gradients a sample, as ASVRCD needs them, in both phases; the first one evaluates one of the two.
     """
 
-    eta: float | None = None
-    theta: float | None = None
-    theta1: float | None = None
-    theta2: float | None = None
-    gamma: float | None = None
-    nu: float | None = None
-    rho: float | None = None
-    p_w: float | None = None
+    eta: Open = None
+    theta: Open = None
+    theta1: Open = None
+    theta2: Open = None
+    gamma: Open = None
+    nu: Open = None
+    rho: Open = None
+    p_w: Open = None
     drop: float = 0.5
-    first: int = static(16)
-    batch: int | None = static(1)
+    first: int = static(default=16)
+    batch: int | None = static(default=1)
     name = "hybrid"
 
     def complete(self, setting: Setting) -> tuple[Hybrid, str | None]:
@@ -110,7 +110,7 @@ class Hybrid(Algorithm):
         full, of_beta = branch(
             plan.refresh, lambda: oracle.gradients(w.y, private.y), lambda: (tree.zeros(w.y), private.full)
         )
-        y, z = self._step(private, x[1], own, ~plan.w, reduced, 1 - self.p_w)  # type: ignore[operator]
+        y, z = self._step(private, x[1], own, ~plan.w, reduced, 1 - self.p_w)
         v = tree.select(plan.refresh, private.y, private.v)
         return Triple(y, z, v, of_beta), Message(of_w, full, tree.squared_norm(of_beta) / oracle.weight)
 
@@ -140,8 +140,8 @@ class Hybrid(Algorithm):
     def _step(self, s: Triple, x: Pytree, own: Pytree, drawn: Any, reduced: Any, p: Any) -> tuple[Pytree, Pytree]:
         """Both methods' step: without control variates the block not drawn rests, with them it follows ∇F(v)."""
         gradient = tree.combine((jnp.where(drawn, 1 / p, 0.0), own), (jnp.where(reduced, 1.0, 0.0), s.full))
-        y = tree.combine((1.0, x), (-self.eta, gradient))  # type: ignore[operator]
-        z = tree.combine((self.nu, s.z), (1 - self.nu, x), (-self.gamma, gradient))  # type: ignore[operator]
+        y = tree.combine((1.0, x), (-self.eta, gradient))
+        z = tree.combine((self.nu, s.z), (1 - self.nu, x), (-self.gamma, gradient))
         return tree.select(drawn | reduced, (y, z), (s.y, s.z))
 
     def sends(self, plan: Plan) -> Message:

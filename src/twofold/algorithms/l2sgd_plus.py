@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from twofold import randomness, tree
-from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
+from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Open, Setting, fill, size_of_batch
 from twofold.algorithms.scd import Plan
 from twofold.control import branch
 from twofold.randomness import Key
@@ -40,16 +40,16 @@ class L2SGDPlus(Algorithm):
     It solves the mixture only, and **its message is the personal model β_m**. It keeps one gradient per row.
     """
 
-    eta: float | None = None
-    p_w: float | None = None
-    lam: float | None = None
-    batch: int | None = static(1)
+    eta: Open = None
+    p_w: Open = None
+    lam: Open = None
+    batch: int | None = static(default=1)
     name = "l2sgd_plus"
     needs = "mixture"
 
     def complete(self, setting: Setting) -> tuple[L2SGDPlus, str | None]:
         """p = p_w and a step for SAGA-type estimators."""
-        penalty = setting.lam * setting.heaviest  # type: ignore[operator]
+        penalty = setting.lam * setting.heaviest
         values = stepsizes.l2sgd_plus(setting.constants, self.p_w, penalty=penalty)
         return fill(self, {"eta": values["eta"], "p_w": values["p"], "lam": setting.lam}), None
 
@@ -85,7 +85,7 @@ class L2SGDPlus(Algorithm):
         change, real = tree.subtract(new, old), index < oracle.count
         moved = _weighted(real, oracle.count if sample is None else len(index), change)
         step = -oracle.weight * self.eta
-        after = tree.combine((1.0, beta), (step / (1 - self.p_w), moved), (step, mean), (step, psi))  # type: ignore[operator]
+        after = tree.combine((1.0, beta), (step / (1 - self.p_w), moved), (step, mean), (step, psi))
         # A row sampled twice in a batch enters the table, and so its mean, only once.
         once = real if sample is None else real & ~jnp.any(jnp.tril(index[:, None] == index[None, :], -1), axis=1)
         mean = tree.combine((1.0, mean), (1.0, _weighted(once, oracle.count, change)))
@@ -102,8 +102,8 @@ class L2SGDPlus(Algorithm):
         beta, table, mean, psi = private
         pull = tree.scale(self.lam, tree.subtract(beta, tree.scale(oracle.scale, shared)))
         step = -oracle.weight * self.eta
-        away = -step * (1 / self.p_w - 1)  # type: ignore[operator]
-        after = tree.combine((1.0, beta), (step / self.p_w, pull), (away, psi), (step, mean))  # type: ignore[operator]
+        away = -step * (1 / self.p_w - 1)
+        after = tree.combine((1.0, beta), (step / self.p_w, pull), (away, psi), (step, mean))
         beta, psi = tree.select(plan.w, (after, pull), (beta, psi))
         return Private(beta, table, mean, psi)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from twofold import randomness, tree
-from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
+from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Open, Setting, fill, size_of_batch
 from twofold.control import repeat
 from twofold.randomness import Key
 from twofold.theory import stepsizes
@@ -56,12 +55,12 @@ class LSGD(Algorithm):
     at the price of a second w in every message.
     """
 
-    eta: float | Callable[[Any], Any] | None = None
-    tau: int = static(5)
-    batch: int | None = static(1)
-    epochs: int | None = static(None)
-    average: bool = static(False)
-    mu: float | None = None
+    eta: Open = None
+    tau: int = static(default=5)
+    batch: int | None = static(default=1)
+    epochs: int | None = static(default=None)
+    average: bool = static(default=False)
+    mu: Open = None
     name = "lsgd"
     silent = False
 
@@ -79,7 +78,8 @@ class LSGD(Algorithm):
         """Theorem local's step, with the bound 1/(4L^w) that it needs for τ = 1."""
         steps = self.tau if self.epochs is None else self.epochs * int(self._steps_per_epoch(math.ceil(setting.rows)))
         values = stepsizes.lsgd(setting.constants, steps)
-        return fill(self, {**values, "mu": setting.constants.mu}), None
+        # Only the average needs μ. Left open otherwise, a step from theory and one of the user's own are one program.
+        return fill(self, {**values, "mu": setting.constants.mu} if self.average else values), None
 
     def _steps_per_epoch(self, rows: Any) -> Any:
         return 1 if self.batch is None else -(-rows // self.batch)
@@ -104,13 +104,13 @@ class LSGD(Algorithm):
 
         def step(number: Any, sample: Any, state: tuple) -> tuple:
             w, beta, average, total = state
-            eta = self.eta(number) if callable(self.eta) else self.eta
+            eta: Any = self.eta(number) if callable(self.eta) else self.eta
             if self.average:
                 # S_k = 1 + (1−ημ)S_{k−1}: the weights (1−ημ)^(−k−1), normalised so that nothing overflows.
-                total = 1 + (1 - eta * self.mu) * total  # type: ignore[operator]
+                total = 1 + (1 - eta * self.mu) * total
                 average = tree.combine((1 - 1 / total, average), (1 / total, (w, beta)))
             of_w, of_beta = oracle.gradients(w, beta, sample)
-            return tree.combine((1.0, w), (-eta, of_w)), tree.combine((1.0, beta), (-eta, of_beta)), average, total  # type: ignore[operator]
+            return tree.combine((1.0, w), (-eta, of_w)), tree.combine((1.0, beta), (-eta, of_beta)), average, total
 
         def steps(state: tuple) -> tuple:
             first = plan.k * self.tau

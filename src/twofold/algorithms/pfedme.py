@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from twofold import randomness, tree
-from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
+from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Open, Setting, fill, size_of_batch
 from twofold.control import repeat
 from twofold.randomness import Key
 from twofold.theory import stepsizes
@@ -36,13 +36,13 @@ class PFedMe(Algorithm):
     from the optimum that its inner accuracy, its sampling and its local drift allow.
     """
 
-    eta: float | None = None
-    inner_eta: float | None = None
-    lam: float | None = None
+    eta: Open = None
+    inner_eta: Open = None
+    lam: Open = None
     delta: float = 1.0
-    local_rounds: int = static(20)
-    inner_steps: int = static(5)
-    batch: int | None = static(20)
+    local_rounds: int = static(default=20)
+    inner_steps: int = static(default=5)
+    batch: int | None = static(default=20)
     name = "pfedme"
     silent = False
     needs = "mixture"
@@ -55,7 +55,7 @@ class PFedMe(Algorithm):
 
     def complete(self, setting: Setting) -> tuple[PFedMe, str | None]:
         """η = 1/(λR), inner step 1/(𝓛'+λ)."""
-        values = stepsizes.pfedme(setting.lam, setting.loss, self.local_rounds)  # type: ignore[arg-type]
+        values = stepsizes.pfedme(setting.lam, setting.loss, self.local_rounds)
         return fill(self, {**values, "lam": setting.lam}), None
 
     def init(self, w0: Pytree) -> Pytree:
@@ -85,7 +85,7 @@ class PFedMe(Algorithm):
 
             theta = repeat(self.inner_steps, inner, theta)
             pull = tree.subtract(w, tree.scale(1 / oracle.scale, theta))
-            return tree.combine((1.0, w), (-self.eta * self.lam, pull)), theta  # type: ignore[operator]
+            return tree.combine((1.0, w), (-self.eta * self.lam, pull)), theta
 
         w, theta = repeat(self.local_rounds, local_round, (shared, private))
         return theta, Message(w)

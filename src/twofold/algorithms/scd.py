@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from twofold import randomness, tree
-from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
+from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Open, Setting, fill, size_of_batch
 from twofold.control import branch
 from twofold.randomness import Key
 from twofold.theory import stepsizes
@@ -31,9 +31,9 @@ class Message(NamedTuple):
 class SCD(Algorithm):
     """With probability p_w: w −= (η/p_w) mean ∇_w f̂_m; else β_m −= (η/p_β) p_m ∇_β f̂_m."""
 
-    eta: float | None = None
-    p_w: float | None = None
-    batch: int | None = static(1)
+    eta: Open = None
+    p_w: Open = None
+    batch: int | None = static(default=1)
     name = "scd"
 
     def complete(self, setting: Setting) -> tuple[SCD, str | None]:
@@ -58,7 +58,7 @@ class SCD(Algorithm):
         """A sampled gradient in the drawn block."""
         sample = oracle.sample(key, self.batch)
         gradient = branch(plan.w, lambda: oracle.gradient_w(shared, private, sample), lambda: tree.zeros(shared))
-        step = -self.eta / (1 - self.p_w)  # type: ignore[operator]
+        step = -self.eta / (1 - self.p_w)
         moved = branch(
             plan.w,
             lambda: private,
@@ -68,7 +68,7 @@ class SCD(Algorithm):
 
     def server(self, plan: Plan, shared: Pytree, mean: Message) -> Pytree:
         """w moves only when its coin fell."""
-        return tree.select(plan.w, tree.combine((1.0, shared), (-self.eta / self.p_w, mean.gradient)), shared)  # type: ignore[operator]
+        return tree.select(plan.w, tree.combine((1.0, shared), (-self.eta / self.p_w, mean.gradient)), shared)
 
     def sends(self, plan: Plan) -> Message:
         """Only a w-iteration sends."""

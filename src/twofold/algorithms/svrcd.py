@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from twofold import randomness, tree
-from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
+from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Open, Setting, fill, size_of_batch
 from twofold.control import branch
 from twofold.randomness import Key
 from twofold.theory import stepsizes
@@ -48,18 +48,22 @@ def coins(stream: jax.Array, k: Any, p_w: Any, rho: Any) -> Plan:
 
 
 def message(
-    plan: Plan, point: tuple, anchor: tuple, fresh: tuple, oracle: GradientOracle, sample: Any
+    plan: Plan, point: Any, anchor: Any, fresh: Any, oracle: GradientOracle, sample: Any
 ) -> tuple[Message, Pytree]:
     """The message, and the β-part of the sampled difference (zero where the other block was drawn)."""
     difference = branch(
         plan.w,
-        lambda: tree.subtract(oracle.gradient_w(*point, sample), oracle.gradient_w(*anchor, sample)),
+        lambda: tree.subtract(
+            oracle.gradient_w(point[0], point[1], sample), oracle.gradient_w(anchor[0], anchor[1], sample)
+        ),
         lambda: tree.zeros(point[0]),
     )
     own = branch(
         plan.w,
         lambda: tree.zeros(point[1]),
-        lambda: tree.subtract(oracle.gradient_beta(*point, sample), oracle.gradient_beta(*anchor, sample)),
+        lambda: tree.subtract(
+            oracle.gradient_beta(point[0], point[1], sample), oracle.gradient_beta(anchor[0], anchor[1], sample)
+        ),
     )
     full = branch(plan.refresh, lambda: oracle.gradient_w(*fresh), lambda: tree.zeros(point[0]))
     return Message(difference, full), own
@@ -80,11 +84,11 @@ def counts(plan: Plan, batch: int | None, rows: Any) -> Evaluations:
 class SVRCD(Algorithm):
     """y −= η·g with g = (∇f̂(y) − ∇f̂(v))/p + ∇F(v) in the drawn block and ∇F(v) in the other; v⁺ = y with probability ρ."""
 
-    eta: float | None = None
-    p_w: float | None = None
-    rho: float | None = None
-    batch: int | None = static(1)
-    optimal: str = static("w")
+    eta: Open = None
+    p_w: Open = None
+    rho: Open = None
+    batch: int | None = static(default=1)
+    optimal: Literal["w", "beta"] = static(default="w")
     name = "svrcd"
 
     def complete(self, setting: Setting) -> tuple[SVRCD, str | None]:
@@ -110,17 +114,17 @@ class SVRCD(Algorithm):
         """The message, this client's own step, and its own reference point."""
         now, anchor = (shared.y, private.y), (shared.v, private.v)
         sent, own = message(plan, now, anchor, now, oracle, oracle.sample(key, self.batch))
-        gradient = estimate(~plan.w, own, private.full, 1 - self.p_w)  # type: ignore[operator]
+        gradient = estimate(~plan.w, own, private.full, 1 - self.p_w)
         v, full = branch(
             plan.refresh, lambda: (private.y, oracle.gradient_beta(*now)), lambda: (private.v, private.full)
         )
-        return Anchored(tree.combine((1.0, private.y), (-self.eta, gradient)), v, full), sent  # type: ignore[operator]
+        return Anchored(tree.combine((1.0, private.y), (-self.eta, gradient)), v, full), sent
 
     def server(self, plan: Plan, shared: Anchored, mean: Message) -> Anchored:
         """The same step on w."""
         gradient = estimate(plan.w, mean.difference, shared.full, self.p_w)
         v, full = tree.select(plan.refresh, (shared.y, mean.full), (shared.v, shared.full))
-        return Anchored(tree.combine((1.0, shared.y), (-self.eta, gradient)), v, full)  # type: ignore[operator]
+        return Anchored(tree.combine((1.0, shared.y), (-self.eta, gradient)), v, full)
 
     def sends(self, plan: Plan) -> Message:
         """The difference with the w-coin, the full gradient with the ρ-coin."""

@@ -67,7 +67,7 @@ class Schedule:
 def _kinds(algorithm: Algorithm, common: jax.Array, k: jax.Array) -> jax.Array:
     def one(key: jax.Array, k: jax.Array) -> jax.Array:
         bits = [leaf for leaf in jax.tree.leaves(algorithm.plan(key, k)) if leaf.dtype == bool]
-        return sum((bit.astype(jnp.uint8) << i for i, bit in enumerate(bits)), jnp.uint8(0))
+        return sum((bit.astype(jnp.uint8) << i for i, bit in enumerate(bits)), jnp.zeros((), jnp.uint8))
 
     return jax.vmap(lambda key: jax.vmap(lambda k: one(key, k))(k))(common)
 

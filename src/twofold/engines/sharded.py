@@ -5,6 +5,9 @@ means of their messages. A bucket whose clients do not divide evenly is filled u
 processes (`jax.distributed.initialize`) make one mesh; each holds only its own clients on its devices.
 """
 
+# pyright: reportArgumentType=false
+# (Partition specs stand where arrays do in the same NamedTuples.)
+
 from __future__ import annotations
 
 from functools import partial

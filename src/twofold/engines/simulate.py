@@ -77,6 +77,7 @@ class Simulate:
 
 
 def repeat_state(first: State, times: int) -> State:
+    """The same state for every seed."""
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (times, *jnp.shape(leaf))), first)
 
 
@@ -93,6 +94,7 @@ def client_streams(keys: jax.Array, stacks: tuple, many: bool) -> tuple:
 
 @jax.jit
 def first_state(algorithm: Algorithm, program: tuple, w: Pytree, parts: tuple[Pytree, ...]) -> State:
+    """Where everyone starts, from real w and each bucket's β."""
     objective, scale, stacks = program
     scaled = tree.scale(1 / scale, w)
 
@@ -103,6 +105,7 @@ def first_state(algorithm: Algorithm, program: tuple, w: Pytree, parts: tuple[Py
 
 
 def report(algorithm: Algorithm, program: tuple, state: State) -> Snapshots:
+    """What the algorithm would report of a state, in real w."""
     w = tree.scale(program[1], algorithm.model(state.shared))
     return Snapshots(w, tuple(jax.vmap(algorithm.personal)(private) for private in state.privates))
 

@@ -30,7 +30,7 @@ def available() -> list[str]:
 def load(name: str) -> Experiment:
     """An experiment by name, as data."""
     if name not in NAMES:
-        import difflib  # noqa: PLC0415
+        import difflib
 
         near = difflib.get_close_matches(str(name), NAMES, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""

@@ -81,6 +81,11 @@ def grid(
     )
 
 
+def by_default(methods: Iterable[str]) -> dict[str, Plain]:
+    """The methods with nothing set by hand."""
+    return {method: {} for method in methods}
+
+
 @dataclass(frozen=True)
 class Figure:
     """A grid of panels: one row per value of `rows`, one column per value of `columns`, one line per value of `lines`.
@@ -122,29 +127,41 @@ class Experiment:
     figures: tuple[Figure, ...]
     facts: Plain = field(default_factory=dict)  # what the reader should know of the settings
     alone: bool = False  # one cell at a time, because it is timed
-    summary: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # entries of the document that follow from the others
+    summary: Callable[[dict[str, Any]], dict[str, Any]] | None = (
+        None  # entries of the document that follow from the others
+    )
 
     def quick(self) -> Experiment:
-        """The same at a size that runs in seconds: fewer rounds, seeds and clients, the first data set only."""
-        first = {cell.dataset for cell in self.cells[:1]}
-        levels = {c.level for c in self.cells if isinstance(c.level, (int, float))}
-        small = {min(levels, default=None), max(levels, default=None)}
-        kept = [c for c in self.cells if c.dataset in first and (c.level in small or not isinstance(c.level, (int, float)))]
-        return replace(self, cells=tuple(_shrink(cell) for cell in kept))
+        """The same at a size that runs in seconds: the first data set, the ends of the levels, little of everything."""
+        first = self.cells[0].dataset
+        levels = [c.level for c in self.cells if isinstance(c.level, (int, float)) and c.dataset == first]
+        # Images take longest, most of it for compilation and for the optimum: one level is enough to see them run.
+        ends = {min(levels, default=0), max(levels, default=0)} if self.cells[0].wide else {min(levels, default=0)}
+        kept = [
+            c for c in self.cells if c.dataset == first and (not isinstance(c.level, (int, float)) or c.level in ends)
+        ]
+        return replace(self, cells=tuple(_shrink(cell) for cell in kept), alone=False)
 
     def with_seeds(self, seeds: Sequence[int]) -> Experiment:
         """The same with other seeds."""
         return replace(self, cells=tuple(replace(cell, seeds=tuple(seeds)) for cell in self.cells))
 
 
-SMALL = {"clients": 4, "rows": 40, "train": 20, "test": 20, "parts": ["test"], "schools": 6}
+SMALL = {"clients": 4, "rows": 60, "train": 20, "test": 20, "parts": ["test"], "schools": 6}
 """What `quick` makes of the entries of a problem that say how large it is."""
 
 
 def _shrink(cell: Cell) -> Cell:
     problem = {**cell.problem, **{name: value for name, value in SMALL.items() if name in cell.problem}}
-    rounds = min(cell.rounds, 40)
-    return replace(cell, problem=problem, rounds=rounds, every=min(cell.every, 4), seeds=cell.seeds[:2], warm_up=min(cell.warm_up, 2))
+    return replace(
+        cell,
+        problem=problem,
+        rounds=min(cell.rounds, 40),
+        every=min(cell.every, 4),
+        seeds=cell.seeds[:2],
+        optimum=cell.optimum and cell.wide,
+        warm_up=min(cell.warm_up, 1),
+    )
 
 
 def digest(*parts: Any) -> str:

@@ -20,7 +20,19 @@ NAMES = {
     "loss": "training loss", "gap": "$F - F^*$", "error": "estimation error", "accuracy": "test accuracy",
     "accuracy_personal": "test accuracy\nof the prediction",
 }  # fmt: skip
-ORDER = ("lsgd", "ascd", "asvrcd", "l2sgd_plus", "pfedme", "hybrid", "acd", "svrcd", "asvrcd (ρ = p_w)", "theory", "lower bound")
+ORDER = (
+    "lsgd",
+    "ascd",
+    "asvrcd",
+    "l2sgd_plus",
+    "pfedme",
+    "hybrid",
+    "acd",
+    "svrcd",
+    "asvrcd (ρ = p_w)",
+    "theory",
+    "lower bound",
+)
 LOOKS = {name: i for i, name in enumerate(("asvrcd", "ascd", "l2sgd_plus", "pfedme", "hybrid", "acd", "lsgd"))}
 DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (8, 2)), "-")
 MARKS = "osD^v<>"
@@ -76,7 +88,7 @@ def _look(field: str, value: Any, place: int) -> dict[str, Any]:
 
 
 def _canvas(rows: int, columns: int, title: str, size: tuple[float, float] = (2.35, 1.75)) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure as Canvas  # noqa: PLC0415  (slow, and only for those who draw)
+    from matplotlib.figure import Figure as Canvas  # slow, and only for those who draw
 
     canvas = Canvas(figsize=(0.7 + size[0] * columns, 0.85 + size[1] * rows), layout="constrained")
     canvas.get_layout_engine().set(w_pad=0.04, h_pad=0.04)  # type: ignore[union-attr]
@@ -99,7 +111,7 @@ def _legend(canvas: Any, handles: dict[str, Any]) -> None:
 
 
 def _curves(figure: Figure, series: Sequence[Series]) -> Any:
-    import matplotlib  # noqa: PLC0415
+    import matplotlib
 
     rows, columns = (_values(series, field, figure) for field in (figure.rows, figure.columns))
     lines = _values(series, figure.lines, figure)
@@ -127,7 +139,9 @@ def _curves(figure: Figure, series: Sequence[Series]) -> Any:
 
 
 def _line(panel: Any, series: Series, look: Mapping[str, Any]) -> Any:
-    x, mean, stderr = (np.array([np.nan if v is None else v for v in series[k]], float) for k in ("rounds", "mean", "stderr"))
+    x, mean, stderr = (
+        np.array([np.nan if v is None else v for v in series[k]], float) for k in ("rounds", "mean", "stderr")
+    )
     (line,) = panel.plot(x, mean, linewidth=1.3, zorder=3, **look)
     if np.any(stderr > 0):
         low = mean - stderr
@@ -150,7 +164,7 @@ def _axes(panel: Any, metric: str, series: Sequence[Series]) -> None:
 
 
 def _rates(figure: Figure, series: Sequence[Series]) -> Any:
-    import matplotlib  # noqa: PLC0415
+    import matplotlib
 
     columns = _values(series, "objective", figure)
     lines = _values(series, "method", figure)
@@ -171,7 +185,9 @@ def _rates(figure: Figure, series: Sequence[Series]) -> Any:
             panel.set_xscale("log")
             panel.set_yscale("log")
             dataset = next(s["dataset"] for s in series if s["objective"] == column)
-            panel.set_title(_name(column) + ("" if dataset == "chain" else f", {_name(dataset)}"), fontsize=9, fontweight="normal")
+            panel.set_title(
+                _name(column) + ("" if dataset == "chain" else f", {_name(dataset)}"), fontsize=9, fontweight="normal"
+            )
             panel.set_xlabel("$\\sqrt{L^w/\\mu}$")
         panels[0, 0].set_ylabel("communication rounds")
         _legend(canvas, {_name(v): handles[_name(v)] for v in lines if _name(v) in handles})
@@ -180,11 +196,14 @@ def _rates(figure: Figure, series: Sequence[Series]) -> Any:
 
 def _bars(figure: Figure, series: Sequence[Series]) -> Any:
     """Seconds, ours beside the published, one group of bars per method."""
-    import matplotlib  # noqa: PLC0415
+    import matplotlib
 
     rows, columns = (_values(series, field, figure) for field in ("objective", "level"))
     methods = _values(series, "method", figure)
-    levels = {row: [level for level in columns if any(s["objective"] == row and s["level"] == level for s in series)] for row in rows}
+    levels = {
+        row: [level for level in columns if any(s["objective"] == row and s["level"] == level for s in series)]
+        for row in rows
+    }
     with matplotlib.rc_context(STYLE):
         canvas, panels = _canvas(len(rows), max(map(len, levels.values())), figure.title)
         handles: dict[str, Any] = {}
@@ -194,7 +213,9 @@ def _bars(figure: Figure, series: Sequence[Series]) -> Any:
                 names = [m for m in methods if m in here]
                 place = np.arange(len(names))
                 published = [SECONDS.get((row, m, level), np.nan) for m in names]
-                handles["published (one laptop core)"] = panel.bar(place - 0.2, published, 0.38, color=GRID, edgecolor=QUIET, linewidth=0.6)
+                handles["published (one laptop core)"] = panel.bar(
+                    place - 0.2, published, 0.38, color=GRID, edgecolor=QUIET, linewidth=0.6
+                )
                 handles["twofold"] = panel.bar(place + 0.2, [here[m] for m in names], 0.38, color=COLOURS[0])
                 for x, m in zip(place, names, strict=True):
                     panel.annotate(f"{here[m]:.2g}", (x + 0.2, here[m]), ha="center", va="bottom", fontsize=6.5)

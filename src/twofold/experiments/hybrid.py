@@ -24,7 +24,7 @@ EXPERIMENT = Experiment(
         Figure(
             f"hybrid-{variant.replace(' ', '-')}-{objective.replace('_', '-')}", ("loss", "gap"),
             where={"variant": variant, "objective": objective, "dataset": "synthetic"},
-            title=f"ASCD first, then ASVRCD: {objective.replace('_', ' ')}, {variant}", column_title="$\\sigma_h$ = {}",
+            title=", "
         )
         for variant in VARIANTS
         for objective in ("weight_sharing", "mixture")
@@ -32,12 +32,13 @@ EXPERIMENT = Experiment(
     + tuple(
         Figure(
             f"hybrid-{variant.replace(' ', '-')}-mnist", ("loss", "accuracy"), columns="objective",
-            where={"variant": variant, "dataset": "mnist"}, title=f"ASCD first, then ASVRCD: MNIST with K = 2, {variant}",
+            where={"variant": variant, "dataset": "mnist"}, title="ASCD first, then ASVRCD: MNIST with K = 2, ",
         )
         for variant in VARIANTS
     ),
     facts={
-        "switch": "automatic: at checks c, 2c, 4c, … everybody's full gradient is compared with that of the check before (algorithms/hybrid.py)",
+        "switch": "automatic: at checks c, 2c, 4c, … everybody's full gradient is compared with that of the check before "
+        "(algorithms/hybrid.py)",
         "settings": "those of mx2, ews and images; the hybrid's hyper-parameters are those of ASCD and ASVRCD there",
         "fairness": "checks are rounds and are counted as such; they also renew the reference point, which ASVRCD with ρ = p_w/n "
         "does once in n rounds",

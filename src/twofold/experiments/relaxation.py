@@ -37,8 +37,8 @@ EXPERIMENT = Experiment(
     ),
     facts={
         **{name: FACTS[name] for name in ("partition", "accuracy")},
-        "problem": "MT2 with λ = 0.1 and K = 4, 20 clients with 30 training and 100 test images each; the paper does not say which "
-        "method it ran: here it is ASCD, its recommendation for images",
+        "problem": "MT2 with λ = 0.1 and K = 4, 20 clients with 30 training and 100 test images each; the paper does not say "
+        "which method it ran: here it is ASCD, its recommendation for images",
         "as published": "𝓛' = 1, μ' = 0.01, μ = μ'/(3M)",
         "by theory": "with the ridge μ' = 0.01 and certified constants",
         "loss": "losses of different Λ are those of different problems: only accuracies can be compared",

@@ -120,7 +120,7 @@ def _plain(algorithm: Algorithm) -> dict[str, Any]:
 
 
 def _table(runs: Results, about: Plain) -> Any:
-    import pyarrow as pa  # noqa: PLC0415  (heavy, and only needed by who reproduces)
+    import pyarrow as pa  # heavy, and only needed by who reproduces
 
     lengths = [len(r.history["round"]) for r in runs]
     columns = {"seed": np.repeat([r.seed for r in runs], lengths)}
@@ -157,7 +157,7 @@ def _write(path: Path, write: Callable[[Path], Any]) -> None:
 
 
 def _finish(cell: Cell, folder: Path) -> None:
-    import pyarrow.parquet as pq  # noqa: PLC0415
+    import pyarrow.parquet as pq
 
     table = run(cell)
     _write(folder / f"{key(cell)}.parquet", lambda part: pq.write_table(table, part, compression="zstd"))
@@ -271,7 +271,13 @@ def _series(table: Any, about: Plain, optimum: float | None) -> Iterator[dict[st
         # One run has no spread to speak of.
         spread = np.std(values, axis=0, ddof=1) / math.sqrt(len(runs)) if len(runs) > 1 else np.zeros(values.shape[1])
         best = {"optimum": optimum} if metric == "loss" and optimum is not None else {}
-        yield {**shared, "metric": metric, "mean": _numbers(np.mean(values, axis=0)), "stderr": _numbers(spread), **best}
+        yield {
+            **shared,
+            "metric": metric,
+            "mean": _numbers(np.mean(values, axis=0)),
+            "stderr": _numbers(spread),
+            **best,
+        }
 
 
 def _numbers(values: np.ndarray) -> list[float | int | None]:
@@ -288,8 +294,8 @@ def _number(value: Any) -> float | int | None:
 
 def document(experiment: Experiment, folder: Path, quick: bool, seconds: float) -> tuple[dict[str, Any], Any]:
     """The JSON document of an experiment and the table of all its histories, from the files of its cells."""
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
     series, tables, cells, sources, optima = [], [], [], {}, {}
     for cell in experiment.cells:
@@ -303,8 +309,12 @@ def document(experiment: Experiment, folder: Path, quick: bool, seconds: float) 
             where = {name: value for name, value in cell.labels.items() if name != "method"}
             optima[json.dumps(where)] = {**where, **best}
         series += _series(table, about, best["value"] if best else None)
-        labels = {k: pa.repeat(None if v is None else str(v), len(table)).cast(pa.string()) for k, v in cell.labels.items()}
-        columns = {k: v.dictionary_encode() for k, v in labels.items()} | {k: table.column(k) for k in table.column_names}
+        labels = {
+            k: pa.repeat(None if v is None else str(v), len(table)).cast(pa.string()) for k, v in cell.labels.items()
+        }
+        columns = {k: v.dictionary_encode() for k, v in labels.items()} | {
+            k: table.column(k) for k in table.column_names
+        }
         tables.append(pa.table(columns))
     name = experiment.name
     return {
@@ -380,7 +390,7 @@ def reproduce(
     `quick` shrinks them to a smoke run of seconds. `seeds` replaces the seeds of every cell: how many, or which. Cells that
     an earlier run with the same settings finished are not run again. The paths of the documents are returned.
     """
-    from twofold.experiments import available, figures, load  # noqa: PLC0415  (they import this module)
+    from twofold.experiments import available, figures, load  # they import this module
 
     wanted = [names] if isinstance(names, str) else list(names)
     wanted = available() if "all" in wanted else list(dict.fromkeys(wanted))
@@ -407,7 +417,7 @@ def reproduce(
 
 
 def _save(experiment: Experiment, found: dict[str, Any], histories: Any, out: Path, draw: Callable) -> Path:
-    import pyarrow.parquet as pq  # noqa: PLC0415
+    import pyarrow.parquet as pq
 
     if experiment.summary is not None:
         found = {**found, **experiment.summary(found)}
@@ -429,8 +439,15 @@ def _bars(progress: bool | None, experiments: int) -> Iterator[Callable]:
 
         yield silent
         return
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn  # noqa: PLC0415
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     columns = (
         TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"),

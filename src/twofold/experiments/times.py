@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from twofold.experiments import ews, mx2
-from twofold.experiments.base import PUBLISHED, THEORY, Experiment, by_variant
+from twofold.experiments.base import PUBLISHED, THEORY, Experiment, by_default, by_variant
 
 ONE = {"seeds": (0,), "optimum": False, "warm_up": 2}
 
@@ -12,13 +12,16 @@ EXPERIMENT = Experiment(
     title="Seconds per 1,000 rounds",
     cells=mx2.cells(PUBLISHED, mx2.AS_PUBLISHED, **ONE)
     + ews.cells(PUBLISHED, ews.AS_PUBLISHED, **ONE)
-    + mx2.cells(THEORY, dict.fromkeys(mx2.AS_PUBLISHED, {}), **ONE)
-    + ews.cells(THEORY, dict.fromkeys(ews.AS_PUBLISHED, {}), **ONE),
-    figures=by_variant("times", ("seconds",), "Seconds per 1,000 rounds", "$\\sigma_h$ = {}", kind="bars", rows="objective"),
+    + mx2.cells(THEORY, by_default(mx2.AS_PUBLISHED), **ONE)
+    + ews.cells(THEORY, by_default(ews.AS_PUBLISHED), **ONE),
+    figures=by_variant(
+        "times", ("seconds",), "Seconds per 1,000 rounds", "$\\sigma_h$ = {}", kind="bars", rows="objective"
+    ),
     facts={
         "as published": "the settings of mx2 and ews",
-        "time": "`seconds` of each series: one seed, 1,000 rounds, loss and error at every round, after a short run that compiles; "
-        "nothing else is run at the same time, but XLA may use all cores. The published times are those of one laptop core",
+        "time": "`seconds` of each series: one seed, 1,000 rounds, loss and error at every round, after a short run that "
+        "compiles; nothing else is run at the same time, but XLA may use all cores. The published times are those of "
+        "one laptop core",
         "by theory": "other step sizes and another p_w: another number of iterations per round",
     },
     alone=True,

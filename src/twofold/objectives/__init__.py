@@ -23,4 +23,7 @@ REGISTRY = {
     "custom": custom,
 }
 
-__all__ = ["REGISTRY", "Objective", *REGISTRY]
+__all__ = [
+    "REGISTRY", "Objective", "adaptive", "custom", "local", "maml", "mixture", "multitask", "residual", "traditional",
+    "weight_sharing",
+]  # fmt: skip

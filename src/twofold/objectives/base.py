@@ -71,6 +71,6 @@ class Objective:
 
 def positive(name: str, value: Any, *, zero: bool = False) -> float:
     """The number if it is finite and positive (or zero where allowed), else a sentence."""
-    if not isinstance(value, Real) or not 0 <= value < np.inf or (value == 0 and not zero):
+    if not isinstance(value, Real) or not 0 <= float(value) < np.inf or (value == 0 and not zero):
         raise ValueError(f"{name} must be a finite number {'≥' if zero else '>'} 0, got {name}={value!r}.")
     return float(value)

@@ -22,8 +22,8 @@ class Custom(Objective):
     f: Callable[..., Any] = static()
     start: Any = static()
     params: Any = None
-    given: Any = static(None)
-    grader: Callable[..., Any] | None = static(None)
+    given: Any = static(default=None)
+    grader: Callable[..., Any] | None = static(default=None)
     name = "custom"
     equation = "f(w, β, batch)"
 
@@ -42,7 +42,7 @@ class Custom(Objective):
         """The constants that the user gave, or None: the problem estimates them."""
         if self.given is None:
             return None
-        values = self.given.value
+        values: Any = self.given.value
         return values(clients) if callable(values) else values
 
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:

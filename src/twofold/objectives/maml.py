@@ -39,7 +39,6 @@ class Maml(Objective):
 
     def constants(self, clients: Clients, scale: float) -> None:
         """No formula: the problem estimates them at a point."""
-        return None
 
 
 def maml(loss: Loss, alpha: float) -> Maml:

@@ -21,11 +21,11 @@ Columns = Sequence[int] | slice | str | None
 class Residual(Objective):
     """f_m(w, β_m) = mean ℓ(A^w(w, x^w) + A^β(β_m, x^β), y) + (l2/2)(‖w‖² + ‖β_m‖²)."""
 
-    loss: Linear
-    shared: Any = static(None)
-    private: Any = static(None)
-    predictors: Any = static(None)
-    start: Any = static(None)
+    loss: Linear  # pyright: ignore[reportIncompatibleVariableOverride]
+    shared: Any = static(default=None)
+    private: Any = static(default=None)
+    predictors: Any = static(default=None)
+    start: Any = static(default=None)
     name = "residual"
     equation = "ℓ(A(w, x) + A(β, x), y)"
 
@@ -108,4 +108,4 @@ def residual(
             "residual needs predictors and start together: the functions and where their parameters begin."
         )
     fixed = [c if c is None or isinstance(c, (str, slice)) else tuple(int(i) for i in c) for c in (shared, private)]
-    return Residual(loss, *fixed, predictors, None if start is None else Held(start))
+    return Residual(loss, fixed[0], fixed[1], predictors, None if start is None else Held(start))

@@ -25,7 +25,7 @@ class WeightSharing(Objective):
 
     loss: Loss
     split: Any = static()
-    layout: Any = static(None)
+    layout: Any = static(default=None)
     name = "weight_sharing"
     equation = "f'([w, β])"
 

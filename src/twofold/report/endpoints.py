@@ -7,7 +7,7 @@ from typing import Any
 
 from twofold.report.chapters import LABELS, Chapter, title
 from twofold.report.figures import FIELDS, Series, at, distinct, layout, number, titles
-from twofold.report.markup import column, more, row, scripts, table, tag, text
+from twofold.report.markup import column, more, rich, row, scripts, table, tag, text
 
 FEW_ROWS = 16
 """With at most so many rows the table is open from the start."""
@@ -32,37 +32,38 @@ def end_points(chapter: Chapter, series: Sequence[Series], known: Sequence[Serie
     }
     width = max(len(found) for found in columns.values())
     notes: dict[str, str] = {}
+    first = [column(LABELS[lines]), column(LABELS["variant"])]
     rows: list[str] = []
     for k, block in blocks.items():
         told = [title(f, block[0][f], chapter, block[0].get("dataset")) for f in apart if len(values[f]) > 1]
-        heads = titles(across, columns[k], chapter, block) if columns[k] != [None] else [""]
-        rows.append(_head(" · ".join(told), heads, width))
+        heads = [scripts(h) for h in titles(across, columns[k], chapter, block)] if columns[k] != [None] else ["value"]
+        if told:
+            rows.append(_head(" · ".join(told), heads, width))
+        else:
+            first += [column(head, numbers=True) for head in heads]
         rows += _lines(block, columns[k], width, lines, across, chapter, known, notes)
         rows += _optima(block, columns[k], width, across)
-    first = [column(LABELS[lines]), column(LABELS["variant"]), tag("th", colspan=width)]
-    told = (
-        tag("p", "<br>".join(f"{mark} {text(why)}" for why, mark in notes.items()), class_="minor notes")
+    if len(first) == 2:
+        first.append(tag("td", colspan=width))
+    why = (
+        [tag("p", "<br>".join(f"{mark} {text(why)}" for why, mark in notes.items()), class_="minor notes")]
         if notes
-        else ""
+        else []
     )
-    label = f"End points of {chapter.short}"
-    return more(
-        f"End points in numbers ({len(rows) - len(blocks)} rows)",
-        table(first, rows, label, CAPTION, class_="ends"),
-        told,
-        open_=len(rows) - len(blocks) <= FEW_ROWS,
+    count = sum(not row.startswith('<tr class="group"') for row in rows)
+    timed = chapter.metrics == ("seconds",)
+    made = table(
+        first, rows, f"End points of {chapter.short}", rich(chapter.caption) if timed else CAPTION, class_="ends"
     )
+    if timed:
+        return "".join([made, *why])
+    return more(f"End points in numbers ({count} rows)", made, *why, open_=count <= FEW_ROWS)
 
 
 def _head(name: str, heads: Sequence[str], width: int) -> str:
-    cells = [tag("th", scripts(head), scope="col", class_="n") for head in heads]
-    return tag(
-        "tr",
-        tag("th", scripts(name), scope="rowgroup", colspan=2),
-        *cells,
-        *["<td></td>"] * (width - len(heads)),
-        class_="group",
-    )
+    """The row above a block: its problem, and its columns."""
+    cells = [tag("th", head, scope="col", class_="n") for head in heads] + ["<td></td>"] * (width - len(heads))
+    return tag("tr", tag("th", scripts(name), scope="rowgroup", colspan=2), *cells, class_="group")
 
 
 def _lines(

@@ -39,7 +39,7 @@ def payload(chapter: Chapter, series: Sequence[Series], published: Sequence[Seri
     names = {field: titles(field, values[field], chapter, series) for field in FIELDS}
     selectors = []
     for field in FIELDS:
-        if field not in (lines, panels) and values[field]:
+        if field not in (lines, panels, *chapter.together) and values[field]:
             both = field == "variant" and len(values[field]) > 1
             choices = {"values": [*values[field], *["*"] * both], "titles": [*names[field], *["both"] * both]}
             selectors.append({"key": field, "label": LABELS[field], **choices})

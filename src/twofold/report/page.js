@@ -4,6 +4,7 @@
   const root = document.documentElement;
   root.classList.add("scripted");
   const coarse = matchMedia("(pointer: coarse)");
+  const hovers = matchMedia("(hover: hover)");
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const colour = name => getComputedStyle(root).getPropertyValue(name).trim();
   const faint = (hex, alpha) => `rgba(${[1, 3, 5].map(i => parseInt(hex.slice(i, i + 2), 16)).join(",")},${alpha})`;
@@ -15,6 +16,21 @@
     for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
     node.append(...children);
     return node;
+  }
+
+  // "p_w", "L^w", "M^(-1/2)": pieces of text, those after _ and ^ lowered and raised.
+  const marks = /([_^])(?:\(([^()]*)\)|([\p{L}\p{N}]+))/gu;
+  const html = text => text.replace(/&/g, "&amp;").replace(/</g, "&lt;")
+    .replace(marks, (_, mark, inside, word) => (mark === "_" ? `<sub>${inside ?? word}</sub>` : `<sup>${inside ?? word}</sup>`));
+
+  function nodes(text) {
+    const out = [];
+    let end = 0;
+    for (const match of text.matchAll(marks)) {
+      out.push(text.slice(end, match.index), element(match[1] === "_" ? "sub" : "sup", {}, match[2] ?? match[3]));
+      end = match.index + match[0].length;
+    }
+    return [...out, text.slice(end)];
   }
 
   function swatch(style, dotted) {
@@ -36,8 +52,8 @@
       this.node = node;
       this.spec = spec;
       this.hidden = new Set();
-      this.state = Object.fromEntries(spec.selectors.map(s => [s.key, s.values[0]]));
-      Object.assign(this.state, { x: spec.axes[0].key, gap: true, y: null, across: spec.across || "linear" });
+      this.state = { x: spec.axes[0].key, gap: true, y: null, across: spec.across };
+      this.follow(spec.series[0]);
       this.drawn = false;
       this.build();
     }
@@ -47,6 +63,22 @@
     matches(at, except) {
       return this.spec.selectors.every(({ key }) => key === except || this.state[key] === "*" ||
         !(key in at) || at[key] === this.state[key]);
+    }
+
+    follow(series) {
+      for (const { key, values } of this.spec.selectors) this.state[key] = series.at[key] ?? values[0];
+    }
+
+    choose(key, value) {
+      this.state[key] = value;
+      if (this.chosen().length === 0) {
+        // Not run together with the other choices: the nearest that was run.
+        const agree = s => this.spec.selectors.filter(c => s.at[c.key] === this.state[c.key]).length;
+        const there = this.spec.series.filter(s => s.at[key] === value);
+        this.follow(there.reduce((best, s) => (agree(s) > agree(best) ? s : best)));
+      }
+      this.refresh();
+      this.draw();
     }
 
     chosen() { return this.spec.series.filter(s => this.matches(s.at)); }
@@ -81,21 +113,23 @@
       this.panels = this.node.querySelector(".panels");
       this.plots = spec.panels.values.map((value, i) => {
         const plot = element("div", { class: "plot", role: "img" });
-        const empty = element("p", { class: "nothing", hidden: "" }, "Not in this folder for this choice.");
+        const title = spec.panels.titles[i];
         const panel = element("div", { class: "panel" });
-        if (spec.panels.titles[i]) panel.append(element("h4", {}, spec.panels.titles[i]));
-        panel.append(plot, empty);
+        if (title) panel.append(element("h4", {}, ...nodes(title)));
+        panel.append(plot);
         this.panels.append(panel);
-        return { value, plot, empty, panel };
+        return { value, title, plot, panel };
       });
+      this.absent = element("p", { class: "nothing", hidden: "" });
+      this.panels.after(this.absent);
       this.refresh();
     }
 
     control(key, label, choices) {
       const row = element("div", { class: "choices" });
       for (const [value, title] of choices) {
-        const button = element("button", { type: "button", "data-key": key, "data-value": String(value) }, title);
-        button.addEventListener("click", () => { this.state[key] = value; this.refresh(); this.draw(); });
+        const button = element("button", { type: "button", "data-key": key, "data-value": String(value) }, ...nodes(title));
+        button.addEventListener("click", () => this.choose(key, value));
         this.buttons.push({ key, value, button });
         row.append(button);
       }
@@ -108,16 +142,14 @@
       for (const { key, value, button } of this.buttons) {
         button.setAttribute("aria-pressed", String(current[key] === value));
         button.disabled = key === "gap" ? value && !chosen.some(s => s.gap !== undefined)
-          : key === "x" ? chosen.length > 0 && !chosen.some(s => s.x[value] !== undefined)
-          : key in this.spec.offered && value !== "*" ? !this.spec.series.some(s => s.at[key] === value && this.matches(s.at, key))
-          : false;
+          : key === "x" && !chosen.some(s => s.x[value] !== undefined);
       }
       const present = new Set(chosen.map(s => s.at[this.spec.lines.key]));
       this.legend.replaceChildren();
       for (const style of this.spec.lines.styles) {
         if (!present.has(style.value)) continue;
         const button = element("button", { type: "button", "aria-pressed": String(!this.hidden.has(style.value)),
-          "data-line": style.value, title: "Show or hide" }, swatch(style), style.title);
+          "data-line": style.value, title: "Show or hide" }, swatch(style), element("span", {}, ...nodes(style.title)));
         button.addEventListener("click", () => {
           this.hidden.has(style.value) ? this.hidden.delete(style.value) : this.hidden.add(style.value);
           button.setAttribute("aria-pressed", String(!this.hidden.has(style.value)));
@@ -139,24 +171,27 @@
       this.drawn = true;
       const visible = this.chosen().filter(s => !this.hidden.has(s.at[this.spec.lines.key]));
       const shown = visible.map(s => this.curve(s)).filter(c => c !== null);
-      const points = this.points();
+      const points = this.points(shown);
       const ranges = { y: this.rangeY(shown, points), x: this.rangeX(shown) };
-      for (const { value, plot, empty, panel } of this.plots) {
+      const absent = [];
+      for (const { value, title, plot, panel } of this.plots) {
         const inside = c => !(this.spec.panels.key in c.at) || c.at[this.spec.panels.key] === value;
         const curves = shown.filter(inside);
-        const any = this.chosen().some(s => inside(s));
-        plot.hidden = !any;
-        empty.hidden = any;
-        panel.hidden = this.spec.panels.values.length > 1 && !any && !this.spec.series.some(s => inside(s) && this.matches(s.at, "variant"));
-        if (!any) continue;
+        panel.hidden = !this.chosen().some(inside);
+        if (panel.hidden) {
+          if (this.spec.series.some(s => inside(s) && this.matches(s.at, "variant"))) absent.push(title);
+          continue;
+        }
         const traces = [...curves.flatMap(c => [this.band(c), this.line(c)]).filter(t => t), ...points.filter(inside).map(p => this.diamond(p))];
         plot.setAttribute("aria-label", this.describe(curves));
         Plotly.react(plot, traces, this.layout(ranges), {
-          displaylogo: false, responsive: true, displayModeBar: coarse.matches ? false : "hover",
-          modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+          displaylogo: false, responsive: true, displayModeBar: hovers.matches ? "hover" : false,
+          showSendToCloud: false, modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]],
           toImageButtonOptions: { filename: `${this.spec.name}-${value ?? ""}`, scale: 3 },
         });
       }
+      this.absent.hidden = absent.length === 0;
+      this.absent.replaceChildren("Not run with these settings: ", ...nodes(absent.join(", ")));
     }
 
     curve(series) {
@@ -170,12 +205,13 @@
       return { at: series.at, runs: series.runs, x: pick(x), y: pick(mean), se: pick(pooled(series.stderr)) };
     }
 
-    points() {
+    points(shown) {
       if (this.axis.key !== "rounds") return [];
+      const end = Math.max(0, ...shown.map(c => c.x[c.x.length - 1]));
       return this.spec.published
         .filter(p => this.matches(p.at, "variant") && !this.hidden.has(p.at[this.spec.lines.key]))
         .map(p => ({ at: p.at, x: p.round, y: this.withGap ? p.gap : p.value }))
-        .filter(p => p.y !== undefined && p.y !== null && (this.scale !== "log" || p.y > 0));
+        .filter(p => p.x <= 1.01 * end && p.y !== undefined && p.y !== null && (this.scale !== "log" || p.y > 0));
     }
 
     rangeY(curves, points) {
@@ -213,7 +249,7 @@
     line({ at, x, y, se, runs }) {
       const style = this.style(at), second = this.state.variant === "*" && at.variant === this.spec.dotted;
       return {
-        type: "scatter", mode: this.spec.markers ? "lines+markers" : "lines", x, y, name: this.name(at), showlegend: false,
+        type: "scatter", mode: this.spec.markers ? "lines+markers" : "lines", x, y, name: html(this.name(at)), showlegend: false,
         line: { color: colour(`--c-${style.colour}`), width: second ? 1.6 : 2.2, dash: second ? "dot" : style.dash },
         marker: { size: 7, symbol: style.symbol },
         customdata: y.map((_, i) => (se && se[i] ? ` ± ${se[i].toPrecision(2)}` : "")),
@@ -233,7 +269,7 @@
 
     diamond({ at, x, y }) {
       return {
-        type: "scatter", mode: "markers", x: [x], y: [y], name: `${this.style(at).title}, published`, showlegend: false, meta: "published",
+        type: "scatter", mode: "markers", x: [x], y: [y], name: html(`${this.style(at).title}, published`), showlegend: false, meta: "published",
         marker: { symbol: "diamond-open", size: 9, color: colour(`--c-${this.style(at).colour}`), line: { width: 2 } },
         hovertemplate: "%{y:.4~g}", cliponaxis: false,
       };
@@ -241,6 +277,7 @@
 
     layout({ x, y }) {
       const axis = this.axis, grid = colour("--line"), ink = colour("--quiet");
+      const decades = this.scale === "log" && y ? y[1] - y[0] : 0;
       const common = { gridcolor: grid, zeroline: false, linecolor: colour("--strong-line"), tickcolor: grid, automargin: true,
         fixedrange: coarse.matches, exponentformat: "power", title: { standoff: 8, font: { size: 12 } } };
       return {
@@ -248,10 +285,11 @@
         paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 56, r: 12, t: 10, b: 44 },
         hovermode: this.spec.markers ? "closest" : "x unified", dragmode: coarse.matches ? false : "zoom",
         hoverlabel: { bgcolor: colour("--card"), bordercolor: colour("--strong-line"), font: { color: colour("--ink"), size: 12 } },
+        modebar: { bgcolor: "rgba(0,0,0,0)", color: ink, activecolor: colour("--ink") },
         xaxis: { ...common, type: this.state.across, range: x, nticks: 6, ticksuffix: axis.key === "bytes" ? "B" : "",
-          exponentformat: axis.key === "rounds" ? "power" : "SI", title: { ...common.title, text: axis.title } },
-        yaxis: { ...common, type: this.scale, range: y, nticks: 8,
-          title: { ...common.title, text: this.withGap ? this.metric.gap : this.metric.title } },
+          exponentformat: axis.key === "rounds" ? "power" : "SI", title: { ...common.title, text: html(axis.title) } },
+        yaxis: { ...common, type: this.scale, range: y, nticks: 8, ...(decades > 2.5 ? { dtick: Math.ceil(decades / 7) } : {}),
+          title: { ...common.title, text: html(this.withGap ? this.metric.gap : this.metric.title) } },
       };
     }
 

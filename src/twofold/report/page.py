@@ -113,7 +113,7 @@ def read(folder: Path) -> tuple[dict[str, Document], dict[str, str]]:
 
 HOW_TO_READ = (
     "Every figure answers: choose above it what is drawn, hide a line in its legend, point at a curve for its numbers, "
-    "drag to zoom, double-click to return. Bands are one standard error to each side, diamonds are published end points."
+    "drag to zoom, double-click to return. Bands are one standard error to each side, diamonds published end points."
 )
 NO_SCRIPT = '<p class="missing">The figures need JavaScript. The tables below them hold the same end points.</p>'
 
@@ -128,7 +128,7 @@ def _lede(verdicts: Sequence[Verdict]) -> str:
     return tag(
         "p",
         f"{PAPER} propose one objective for personalised federated learning, and solvers for all of it. Here every "
-        "experiment of the paper is run again, with the settings that were really used and with step sizes from theory, "
+        "experiment of the paper is run again, with the settings that were really used and with steps from theory, "
         "and each claim gets a verdict from the numbers.",
         class_="lede",
     ) + tag("ul", *tally, class_="tally", aria_label="Verdicts in short")
@@ -314,7 +314,7 @@ def _slips() -> str:
 
 def _slip(slip: Slip) -> str:
     known = [rich(slip.evidence)] if slip.evidence else []
-    known += [tag("code", text(test)) for test in slip.tests]
+    known += [tag("code", text(test).replace("_", "_<wbr>")) for test in slip.tests]
     return row(rich(slip.where), rich(slip.printed), rich(slip.right), rich(slip.effect), "<br>".join(known))
 
 
@@ -333,13 +333,11 @@ def _environment(documents: Mapping[str, Document]) -> str:
 
 
 def _footer(folder: Path) -> str:
-    from twofold import __version__  # noqa: PLC0415
-
-    line = shlex.join(["twofold", "report", str(folder)])
+    line = tag("code", text(shlex.join(["twofold", "report", str(folder)])))
     return tag(
         "p",
-        f"Written by twofold {text(__version__)} with {tag('code', text(line))} from the JSON documents beside it; the "
-        "Parquet files hold every run and every round. This page asks nothing of the network.",
+        f"Written by {line} from the JSON documents beside it; the Parquet files hold every run and every round. This page "
+        "asks nothing of the network.",
     )
 
 
@@ -364,7 +362,7 @@ def _asset(name: str) -> str:
 
 def _library() -> str:
     """plotly.js out of the installed package; nothing in it may end the script element."""
-    from plotly.offline import get_plotlyjs  # noqa: PLC0415
+    from plotly.offline import get_plotlyjs
 
     return get_plotlyjs().replace("</script", "<\\/script")
 

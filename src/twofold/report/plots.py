@@ -45,9 +45,9 @@ def clients(
     `notes` adds a few words below a name (the hyper-parameter that was chosen); the rows of `baselines` are drawn in
     another colour. The ending of `path` chooses the format (png, pdf, svg).
     """
-    import matplotlib  # noqa: PLC0415  (slow, and only for those who draw)
-    from matplotlib.figure import Figure  # noqa: PLC0415
-    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
+    import matplotlib  # slow, and only for those who draw
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     percent = comparison.measure == "accuracy"
     factor = 100.0 if percent else 1.0
@@ -84,7 +84,7 @@ def clients(
         axes.set_xlim(low - pad, high + pad)
         axes.set_ylim(len(comparison) - 0.4, -0.75)
         axes.set_yticks([])
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=percent))
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=percent))
         axes.set_xlabel("test accuracy of each client, %" if percent else f"{comparison.measure} of each client")
         axes.grid(axis="x", color=GRID, linewidth=0.7, zorder=0)
         axes.set_axisbelow(True)

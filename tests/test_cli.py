@@ -1,0 +1,298 @@
+"""The command line: quick to say hello, clear about mistakes, with exit codes and files that scripts can rely on."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from pyarrow import parquet
+from typer.testing import CliRunner
+
+import twofold as tw
+from twofold.cli import EXAMPLE, Kind, app
+
+SMALL = """
+[data]
+source = "synthetic-mixture"
+sigma_h = 0.3
+clients = 3
+rows = 10
+features = 2
+[loss]
+name = "logistic"
+l2 = 0.1
+[objective]
+name = "mixture"
+lam = 0.5
+[algorithm]
+name = "lsgd"
+[stop]
+rounds = 4
+"""
+
+
+class Done:
+    """A finished command: its exit code and all that it printed, on one line."""
+
+    def __init__(self, *arguments: str) -> None:
+        result = CliRunner().invoke(app, list(arguments))
+        self.code, self.output = result.exit_code, result.output
+        self.line = " ".join(result.output.split())
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No cache that tests would share, no colours, a wide terminal, an empty folder."""
+    for name, value in {"TWOFOLD_NO_CACHE": "1", "NO_COLOR": "1", "COLUMNS": "160", "TERMINAL_WIDTH": "160"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("TWOFOLD_DEBUG", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> str:
+    (tmp_path / "small.toml").write_text(SMALL, encoding="utf-8")
+    return "small.toml"
+
+
+# --- help -------------------------------------------------------------------------------------------------------------
+
+
+def test_help_needs_nothing_heavy(fresh_python: Callable[..., str]) -> None:
+    code = (
+        "import sys\nfrom twofold.cli import app\n"
+        "try:\n    app(['--help'])\nexcept SystemExit as end:\n    assert end.code in (0, None)\n"
+        "heavy = {'jax', 'numpy', 'pydantic', 'sklearn', 'matplotlib', 'pyarrow', 'scipy'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    assert "demo" in fresh_python(code)
+
+
+def test_help_says_it_all() -> None:
+    done = Done("--help")
+    assert done.code == 0
+    for words in (
+        "demo",
+        "run",
+        "theory",
+        "list",
+        "reproduce",
+        "report",
+        "0 all went well",
+        "1 a run diverged",
+        "TWOFOLD_DATA",
+    ):
+        assert words in done.line
+    for command in ("demo", "run", "theory", "list", "reproduce", "report"):
+        assert "Exit codes: 0" in Done(command, "--help").line
+
+
+def test_the_format_in_the_help_is_a_file_that_is_right() -> None:
+    shown = Done("run", "--help").output
+    for line in EXAMPLE.splitlines():
+        assert line.split("  #")[0].strip() in shown
+    Path("example.toml").write_text(EXAMPLE, encoding="utf-8")
+    from twofold import config
+
+    assert config.load("example.toml").build().train.M == 20
+
+
+def test_version() -> None:
+    assert Done("--version").line == f"twofold {tw.__version__}"
+
+
+# --- run --------------------------------------------------------------------------------------------------------------
+
+
+def test_run_leaves_everything_on_disk(small: str) -> None:
+    done = Done("run", small, "--set", 'record.metrics=["loss", "gradient_norm"]')
+    assert done.code == 0, done.output
+    for words in (
+        "small: mixture",
+        "by lsgd",
+        "budget",
+        "Accuracy on test rows",
+        "personal models",
+        "Written to runs/small",
+    ):
+        assert words in done.line
+    folder = Path("runs/small")
+    result = tw.Result.load(folder)
+    assert result.ledger.rounds == 4
+    with (folder / "history.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert [float(row["loss"]) for row in rows] == result.history["loss"].tolist()
+    assert parquet.read_table(folder / "history.parquet").column("round").to_pylist() == [0, 1, 2, 3, 4]
+    with (folder / "clients.csv").open() as stream:
+        clients = list(csv.DictReader(stream))
+    assert [row["client"] for row in clients] == ["0", "1", "2"] and clients[0]["rows"] == "2"
+    assert json.loads((folder / "result.json").read_text())["algorithm"]["name"] == "lsgd"
+
+
+def test_the_config_that_is_kept_runs_the_same_again(small: str) -> None:
+    assert Done("run", small, "--set", "objective.lam=0.7", "--out", "one", "--quiet").code == 0
+    assert tomllib.loads(Path("one/config.toml").read_text())["objective"]["lam"] == 0.7
+    assert Done("run", "one/config.toml", "--out", "two", "-q").code == 0
+    np.testing.assert_array_equal(tw.Result.load("one").beta, tw.Result.load("two").beta)
+
+
+def test_several_seeds_get_a_folder_each(small: str) -> None:
+    done = Done(
+        "run", small, "--set", "run.seeds=[5, 7]", "--set", 'output.history=["csv"]', "--set", "output.evaluate=false"
+    )
+    assert done.code == 0, done.output
+    folder = Path("runs/small")
+    assert sorted(path.name for path in folder.iterdir()) == ["config.toml", "history.csv", "seed-5", "seed-7"]
+    with (folder / "history.csv").open() as stream:
+        assert [row["seed"] for row in csv.DictReader(stream)] == ["5"] * 5 + ["7"] * 5
+    assert tw.Result.load(folder / "seed-7").seed == 7
+
+
+def test_quiet_is_quiet(small: str) -> None:
+    assert Done("run", small, "--quiet").output == ""
+
+
+def test_a_run_that_diverges_exits_with_1_and_says_why(small: str) -> None:
+    done = Done("run", small, "--set", "algorithm.eta=1e9", "--set", "loss.l2=1.0")
+    assert done.code == 1
+    assert "seed 0: lsgd diverged between iterations" in done.line and "times theory's" in done.line
+    assert tw.Result.load("runs/small").status == "diverged"
+
+
+def test_bad_input_exits_with_2_and_all_its_sentences(small: str) -> None:
+    done = Done("run", small, "--set", "objective.lamda=1", "--set", "stop.round=3")
+    assert done.code == 2
+    assert done.output.count("twofold: ") == 2
+    assert "did you mean lam?" in done.line and "did you mean rounds?" in done.line
+    assert Done("run", "nothing.toml").code == 2
+    assert Done("run").code == 2
+    assert Done("runn").code == 2
+    done = Done("run", small, "--set", "loss.l2=0.0", "--set", "stop.tol=1e-3")
+    assert done.code == 2 and "add a ridge" in done.line
+    Path("blocked").write_text("a file where a folder should be")
+    assert Done("run", small, "--out", "blocked/x").code == 2
+
+
+def test_an_error_inside_exits_with_3(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("oops")
+
+    monkeypatch.setattr("twofold.config.load", broken)
+    done = Done("run", small)
+    assert done.code == 3 and "oops" in done.line and "please report it" in done.line
+
+
+def test_an_error_of_jax_is_not_taken_for_a_mistake(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Any, *_: object, **__: object) -> None:
+        import jax
+
+        jax.vmap(lambda x: x)(())
+
+    monkeypatch.setattr("twofold.config.Config.solve", broken)
+    assert Done("run", small).code == 3
+
+
+def test_an_interruption_exits_with_130(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("twofold.config.load", interrupted)
+    assert Done("run", small).code == 130
+
+
+def test_precision_and_the_cache_are_set_up(small: str, fresh_python: Callable[..., str], tmp_path: Path) -> None:
+    code = (
+        "import os, sys\nos.environ.pop('TWOFOLD_NO_CACHE')\n"
+        f"os.environ['XDG_CACHE_HOME'] = {str(tmp_path / 'cache')!r}\n"
+        "from twofold.cli import app\n"
+        "try:\n    app(['run', 'small.toml', '--no-x64', '--out', 'single', '-q'])\n"
+        "except SystemExit as end:\n    assert not end.code, end.code\n"
+    )
+    fresh_python(code)
+    assert tw.Result.load("single").beta.dtype == np.float32
+    assert any((tmp_path / "cache" / "twofold" / "jax").iterdir())
+
+
+# --- theory -----------------------------------------------------------------------------------------------------------
+
+
+def test_theory_says_what_solve_will_use(small: str) -> None:
+    done = Done("theory", small, "--set", "algorithm.name=acd", "--tol", "1e-4")
+    assert done.code == 0, done.output
+    from twofold import config
+    from twofold.solver import complete
+
+    built = config.load(small, ["algorithm.name=acd"]).build()
+    constants, (method, _) = built.problem.constants(), complete(built.problem, "acd")
+    for value in (constants.mu, constants.L_w, constants.calL_beta, method.theta, method.eta):
+        assert f"{value:.6g}" in done.line
+    predicted = tw.theory.predict("acd", constants, 1e-4, n=8)
+    assert f"acd (certified) {predicted.rounds:,.0f}" in done.line
+    assert "certified" in done.line and "lower bound" in done.line
+
+
+def test_theory_knows_the_cost_of_the_rounds_asked_for(small: str) -> None:
+    for name in ("asvrcd", "acd"):
+        done = Done("theory", small, "--set", f"algorithm.name={name}")
+        assert Done("run", small, "--set", f"algorithm.name={name}", "-q").code == 0
+        ledger = tw.Result.load("runs/small").ledger
+        assert f"The file's 4 rounds are {ledger.iterations:,} iterations and {2 * ledger.bytes_up} B" in done.line
+
+
+def test_theory_of_two_stages_and_of_methods_without_a_theorem(small: str) -> None:
+    two = ["--set", "objective.name=multitask", "--set", "objective.Lambda=inf"]
+    done = Done("theory", small, *two)
+    assert done.code == 0 and "Stage 1: f'(w)" in done.line and "Stage 2: f(w*, β)" in done.line
+    assert "ascd has no convergence theorem" in Done("theory", small, "--set", "algorithm.name=ascd").line
+    assert Done("theory", small, "--tol", "3").code == 2
+
+
+def test_theory_without_strong_convexity_says_so(small: str) -> None:
+    done = Done("theory", small, "--set", "loss.l2=0.0", "--set", "algorithm.name=acd")
+    assert done.code == 0 and "No strong convexity is known" in done.line and "rate only for μ > 0" in done.line
+
+
+# --- list, reproduce, report ------------------------------------------------------------------------------------------
+
+
+def test_list_names_everything_there_is() -> None:
+    line = Done("list").line
+    for name in (*tw.objectives.REGISTRY, *tw.algorithms.REGISTRY, "simulate", "softmax", "kmnist", "dirichlet"):
+        assert name in line
+    assert "mixture" not in Done("list", Kind.engines.value).line
+    assert (
+        "[algorithm]" in Done("list", "keys").line and "penalty towards the shared model" in Done("list", "keys").line
+    )
+    assert Done("list", "cheese").code == 2
+
+
+def test_reproduce_and_report_are_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    import twofold.experiments
+
+    asked = []
+
+    def reproduce(*arguments: Any, **options: Any) -> list[str]:
+        asked.append((arguments, options))
+        return ["r/mx2.json"]
+
+    monkeypatch.setattr(twofold.experiments, "reproduce", reproduce, raising=False)
+    done = Done("reproduce", "mx2", "ews", "--out", "r", "--quick")
+    assert (done.code, done.line) == (0, "r/mx2.json"), done.output
+    assert asked == [((["mx2", "ews"],), {"out": Path("r"), "quick": True, "seeds": None})]
+    page = ModuleType("twofold.report.page")
+    page.write = lambda folder: folder / "report.html"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "twofold.report.page", page)
+    assert Done("report", "r").line == "r/report.html"
+
+
+def test_report_of_nothing_exits_with_2() -> None:
+    done = Done("report", "nowhere")
+    assert done.code == 2 and "nowhere" in done.line
