@@ -25,7 +25,9 @@ def rows(kind: str, n: int, rng: np.random.Generator, width: int = 3) -> tuple[n
     return x, rng.integers(0, 2 if kind == "logistic" else CLASSES, n)
 
 
-def clients(kind: str = "logistic", counts: Any = (6, 11, 8), seed: int = 0, width: int = 3, weights: Any = None) -> Any:
+def clients(
+    kind: str = "logistic", counts: Any = (6, 11, 8), seed: int = 0, width: int = 3, weights: Any = None
+) -> Any:
     """Unequal clients."""
     rng = np.random.default_rng(seed)
     return tw.Clients.from_list([rows(kind, n, rng, width) for n in counts], weights=weights)

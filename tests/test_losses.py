@@ -5,12 +5,12 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-import plain
 import pytest
 from jax.flatten_util import ravel_pytree
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit
 
+import plain
 import twofold as tw
 from twofold import losses
 from twofold.curvature import largest_eigenvalue
@@ -79,7 +79,9 @@ def test_logistic_at_extreme_scores(score, label):
     assert_allclose(gradient(loss, point, rows), [expit(wrong) * (1 - 2 * label)], rtol=1e-15)
     curvature = expit(score) * expit(-score)
     # On the right side of the boundary (where Newton goes) the curvature keeps its digits, on the wrong one it may not.
-    assert_allclose(hessian(loss, point, rows), [[curvature]], rtol=1e-15 if wrong <= 0 else 0, atol=0 if wrong <= 0 else 1e-17)
+    assert_allclose(
+        hessian(loss, point, rows), [[curvature]], rtol=1e-15 if wrong <= 0 else 0, atol=0 if wrong <= 0 else 1e-17
+    )
 
 
 @pytest.mark.parametrize("score", [-800.0, 0.0, 800.0])
@@ -105,7 +107,9 @@ def test_extreme_scores_stay_finite_in_either_precision(dtype):
 def test_the_ridge_covers_every_parameter(kind, intercept):
     loss, params, x, y = setting(kind, intercept, 0.0)
     rows = make_rows(x, y)
-    without, ridged = (ravel_pytree(gradient(loss, params, rows))[0] for loss in (loss, plain.loss(kind, 0.7, intercept)))
+    without, ridged = (
+        ravel_pytree(gradient(loss, params, rows))[0] for loss in (loss, plain.loss(kind, 0.7, intercept))
+    )
     assert_allclose(ridged - without, 0.7 * ravel_pytree(params)[0], atol=1e-14)
 
 
@@ -160,7 +164,9 @@ def test_a_label_out_of_range_names_client_row_and_value(loss, bad, allowed):
 def test_what_a_linear_loss_refuses():
     x, y = np.ones((2, 2)), np.zeros(2)
     for features, found in (({"a": x}, "dict"), (np.ones((2, 2, 2)), r"an array of shape \(2, 2, 2\)")):
-        with pytest.raises(ValueError, match=f"logistic loss needs features of shape .* but the clients have {found}; use"):
+        with pytest.raises(
+            ValueError, match=f"logistic loss needs features of shape .* but the clients have {found}; use"
+        ):
             losses.logistic().init(tw.Clients.from_list([(features, y)]))
     for targets, found in ((None, "NoneType"), ({"a": y}, "dict"), (np.zeros((2, 2)), r"an array of shape \(2, 2\)")):
         for loss in (losses.squared(), losses.softmax(2)):
@@ -199,7 +205,9 @@ def hessians(loss, clients, params):
 
     @jax.jit
     def of_rows(v, x, y):
-        rows = jax.vmap(lambda x, y: jax.hessian(lambda v: loss.value(unravel(v), make_rows(x[None], y[None])))(v))(x, y)
+        rows = jax.vmap(lambda x, y: jax.hessian(lambda v: loss.value(unravel(v), make_rows(x[None], y[None])))(v))(
+            x, y
+        )
         return jnp.mean(rows, axis=0), rows
 
     return zip(*[jax.tree.map(np.asarray, of_rows(flat, c.x, c.y)) for c in clients], strict=True)

@@ -8,12 +8,12 @@ from collections import OrderedDict
 
 import jax
 import numpy as np
-import plain
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
+import plain
 import twofold as tw
 from twofold.algorithms import LSGD
 from twofold.result import FORMAT, History, Ledger, Result, Results
@@ -29,7 +29,16 @@ OBJECTIVES = {
 
 
 def ledger(value=1):
-    return Ledger(value, 2 * value, 3 * value, 4 * value, 5 * value, 6 * value, np.array([7, 8]) * value, np.array([9, 10]) * value)
+    return Ledger(
+        value,
+        2 * value,
+        3 * value,
+        4 * value,
+        5 * value,
+        6 * value,
+        np.array([7, 8]) * value,
+        np.array([9, 10]) * value,
+    )
 
 
 def result(w=(), beta=(), **changes):
@@ -76,7 +85,9 @@ def test_float32_comes_back_as_float32(tmp_path):
     same((back.w, back.beta), (run.w, run.beta))
 
 
-leaves = st.tuples(st.lists(st.integers(0, 3), max_size=3), st.sampled_from([np.float64, np.float32, np.int32, np.bool_]))
+leaves = st.tuples(
+    st.lists(st.integers(0, 3), max_size=3), st.sampled_from([np.float64, np.float32, np.int32, np.bool_])
+)
 trees = st.recursive(
     leaves,
     lambda inner: st.one_of(
@@ -169,7 +180,9 @@ def test_ledgers_add_up():
     assert_array_equal(total.gradients_w, [77, 88])
     assert_array_equal(total.gradients_beta, [99, 110])
     assert total.as_dict()["gradients_beta"] == [99, 110]
-    assert str(ledger(1000)).startswith("1,000 rounds in 2,000 iterations; per client 5,000 bytes up and 6,000 down; 7,500 ∇w")
+    assert str(ledger(1000)).startswith(
+        "1,000 rounds in 2,000 iterations; per client 5,000 bytes up and 6,000 down; 7,500 ∇w"
+    )
 
 
 def test_what_a_result_says_of_itself():

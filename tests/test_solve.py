@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import warnings
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import plain
 import pytest
 from jax.flatten_util import ravel_pytree
 from numpy.testing import assert_allclose, assert_array_equal
 
+import plain
 import twofold as tw
 from twofold import solver
 from twofold.algorithms import ACD, ASCD, ASVRCD, LSGD, REGISTRY, SCD, SVRCD, L2SGDPlus, PFedMe
 from twofold.theory import stepsizes
 
 METHODS = tuple(REGISTRY)
-MOMENTUM = ("acd", "ascd", "asvrcd")  # what needs a μ > 0 to set its momentum by
+MOMENTUM = ("acd", "ascd", "asvrcd", "hybrid")  # what needs a μ > 0 to set its momentum by
 every_method = pytest.mark.parametrize("method", METHODS)
 
 
 def make(objective=None, kind="logistic", l2=0.1, **options):
     loss = plain.loss(kind, l2)
-    return tw.Problem(tw.objectives.mixture(loss, 0.5) if objective is None else objective(loss), plain.clients(kind), **options)
+    return tw.Problem(
+        tw.objectives.mixture(loss, 0.5) if objective is None else objective(loss), plain.clients(kind), **options
+    )
 
 
 PROBLEM = make()
@@ -65,7 +68,7 @@ def test_whichever_budget_is_spent_first():
 def test_it_stops_on_time():
     result = tw.solve(PROBLEM, "lsgd", seconds=1e-3)
     assert result.status == "budget" and result.seconds >= 1e-3
-    assert 0 < len(result.history["round"]) and result.ledger.rounds < solver.LONGEST / 10
+    assert len(result.history["round"]) > 0 and result.ledger.rounds < solver.LONGEST / 10
 
 
 def test_it_stops_at_a_target():
@@ -123,7 +126,9 @@ def test_a_tolerance_is_met_at_a_record():
 
 def test_a_tolerance_needs_a_certified_mu():
     flat = make(l2=0.0)
-    with pytest.raises(ValueError, match=r"^tol needs strong convexity to certify a gap, but μ = 0 here: add a ridge \(l2 > 0\), pass"):
+    with pytest.raises(
+        ValueError, match=r"^tol needs strong convexity to certify a gap, but μ = 0 here: add a ridge \(l2 > 0\), pass"
+    ):
         tw.solve(flat, "scd", tol=1e-3)
     local = flat.constants(at=flat.start)
     assert local.mu > 0
@@ -191,7 +196,7 @@ def test_a_record_is_of_the_iterate_at_the_end_of_its_round():
 
 def test_the_last_iteration_is_recorded_although_it_ends_no_round():
     rounds = tw.solve(PROBLEM, "asvrcd", rounds=8, seed=0).history["iteration"]
-    silent = next(int(k) + 1 for k, after in zip(rounds, rounds[1:], strict=False) if after > k + 1)
+    silent = next(int(k) + 1 for k, after in itertools.pairwise(rounds) if after > k + 1)
     history = tw.solve(PROBLEM, "asvrcd", iterations=silent, seed=0).history
     assert history["iteration"][-1] == silent and history["iteration"][-2] == silent - 1
     assert history["round"][-1] == history["round"][-2]
@@ -215,7 +220,9 @@ def test_metrics_of_the_users_own():
     def distance(w, beta):
         return jnp.sum((beta - w[None, :]) ** 2)
 
-    result = tw.solve(PROBLEM, "lsgd", rounds=4, record={"distance": distance, "loss": "loss", "first": lambda w, beta: beta[0, 0]})
+    result = tw.solve(
+        PROBLEM, "lsgd", rounds=4, record={"distance": distance, "loss": "loss", "first": lambda w, beta: beta[0, 0]}
+    )
     assert {"distance", "loss", "first"} <= set(result.history)
     assert result.history["distance"][0] == 0
     assert_allclose(result.history["distance"][-1], distance(result.w, result.beta), rtol=1e-13)
@@ -340,10 +347,14 @@ def test_given_constants_replace_the_problems_own():
     constants = PROBLEM.constants().replace(L_w=3.0, L_beta=5.0, mu=0.5)
     used = tw.solve(PROBLEM, "acd", rounds=1, constants=constants).algorithm
     expected = stepsizes.acd(constants)
-    assert (used.p_w, used.theta, used.L_w, used.L_beta) == tuple(expected[n] for n in ("p_w", "theta", "L_w", "L_beta"))
+    assert (used.p_w, used.theta, used.L_w, used.L_beta) == tuple(
+        expected[n] for n in ("p_w", "theta", "L_w", "L_beta")
+    )
 
 
-@pytest.mark.parametrize("method, name", [("l2sgd_plus", "l2sgd_plus"), (L2SGDPlus(eta=1.0), "l2sgd_plus"), ("pfedme", "pfedme")])
+@pytest.mark.parametrize(
+    "method, name", [("l2sgd_plus", "l2sgd_plus"), (L2SGDPlus(eta=1.0), "l2sgd_plus"), ("pfedme", "pfedme")]
+)
 @pytest.mark.parametrize("objective", ["traditional", "local", "multitask", "weight_sharing"])
 def test_the_baselines_solve_the_mixture_only(method, name, objective):
     make_one = {
@@ -358,15 +369,23 @@ def test_the_baselines_solve_the_mixture_only(method, name, objective):
 
 
 def test_unknown_names():
-    with pytest.raises(ValueError, match="^Unknown algorithm 'asvrdc'; there are lsgd, acd, .* Did you mean 'asvrcd'"):
+    with pytest.raises(ValueError, match=r"^Unknown algorithm 'asvrdc'; there are lsgd, acd, .* Did you mean 'asvrcd'"):
         tw.solve(PROBLEM, "asvrdc", rounds=1)
-    with pytest.raises(ValueError, match="^Unknown engine 'fast'; there are simulate, messages"):
+    with pytest.raises(ValueError, match=r"^Unknown engine 'fast'; there are simulate, messages"):
         tw.solve(PROBLEM, "lsgd", rounds=1, engine="fast")
 
 
 # ---- divergence -----------------------------------------------------------------------------------------------------
 
-TOO_LARGE = [LSGD(eta=300.0, batch=None), SCD(eta=1e3), ASCD(eta=1e3), SVRCD(eta=1e3), ASVRCD(eta=1e3), ACD(eta=1e6), L2SGDPlus(eta=1e4)]
+TOO_LARGE = [
+    LSGD(eta=300.0, batch=None),
+    SCD(eta=1e3),
+    ASCD(eta=1e3),
+    SVRCD(eta=1e3),
+    ASVRCD(eta=1e3),
+    ACD(eta=1e6),
+    L2SGDPlus(eta=1e4),
+]
 
 
 @pytest.mark.parametrize("x64", [True, False], ids=["float64", "float32"])
@@ -403,18 +422,20 @@ def test_other_causes_of_divergence():
     problem = make(kind="squared")
     steep = tw.solve(problem, LSGD(eta=lambda k: 300.0 + 0.0 * k, batch=None), rounds=3000)
     assert steep.status == "diverged" and steep.message.endswith("the schedule's steps are too large, most likely.")
-    small = {name: 1e-4 for name in ("L_w", "L_beta", "calL_w", "calL_beta")}
+    small = dict.fromkeys(("L_w", "L_beta", "calL_w", "calL_beta"), 0.0001)
     wrong = tw.solve(problem, "lsgd", rounds=3000, constants=problem.constants(**small))
     assert wrong.status == "diverged"
     assert "constants that are not certified (L_beta, L_w, calL_beta, calL_w), most likely too small" in wrong.message
 
 
 def test_one_seed_may_diverge_alone():
-    """ASCD with a step at its limit: what one seed does is no business of the others."""
+    """SCD with a step at its limit: what one seed does is no business of the others."""
     problem = make(kind="squared")
-    alone = [tw.solve(problem, SCD(eta=12.0), iterations=400, seed=s).status for s in range(6)]
-    assert set(alone) == {"diverged", "budget"}
-    assert [run.status for run in tw.solve(problem, SCD(eta=12.0), iterations=400, seeds=range(6))] == alone
+    alone = [tw.solve(problem, SCD(eta=1.0), iterations=400, seed=s) for s in range(4)]
+    assert {run.status for run in alone} == {"diverged", "budget"}
+    for run, other in zip(tw.solve(problem, SCD(eta=1.0), iterations=400, seeds=range(4)), alone, strict=True):
+        assert run.status == other.status and run.ledger.iterations == other.ledger.iterations
+        assert_allclose(run.beta, other.beta, rtol=1e-9)
 
 
 # ---- special problems -----------------------------------------------------------------------------------------------
@@ -453,7 +474,9 @@ def test_maml_is_solved_without_a_certificate():
 
 def test_two_stages_take_no_constants():
     problem = make(lambda loss: tw.objectives.multitask(loss, 0.5, np.inf))
-    with pytest.raises(ValueError, match="^With Lambda=inf each stage has its own constants: solve the stages separately"):
+    with pytest.raises(
+        ValueError, match=r"^With Lambda=inf each stage has its own constants: solve the stages separately"
+    ):
         tw.solve(problem, "acd", rounds=1, constants=PROBLEM.constants())
 
 
@@ -476,8 +499,10 @@ def test_a_start_of_the_wrong_shape():
 
 
 @pytest.mark.parametrize("progress", [True, False, None])
-def test_a_progress_bar_when_asked_for(progress, capfd):
+def test_a_progress_bar_when_asked_for(progress, capfd, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then writes as to a terminal
     tw.solve(PROBLEM, "lsgd", rounds=3, progress=progress)
     out, err = capfd.readouterr()
     assert out == ""
-    assert ("rounds" in err and "3/3" in err) if progress else err == ""  # no terminal here: silence unless asked
+    # There is no terminal here, so without being asked it stays silent.
+    assert ("rounds" in err and "3/3" in err) if progress else err == ""

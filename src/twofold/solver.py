@@ -164,7 +164,7 @@ class _Run:
         self.algorithm, note = complete(problem, self.given, self.constants)
         self.notes = () if note is None else (note,)
         for note in self.notes:
-            warnings.warn(note, TheoryWarning, stacklevel=4)
+            warnings.warn(note, TheoryWarning, stacklevel=3)
         self.metrics = measure.resolve(record, problem)
         wanted = set(record.values()) if isinstance(record, Mapping) else set(record)
         self.wants_gap, self.wants_bound = "gap" in wanted, "bound" in wanted or budget.tol is not None
@@ -189,7 +189,7 @@ class _Run:
             )
         if constants.how.get("mu") == "local":
             warnings.warn(
-                "The gap is bounded with a local μ, which certifies nothing far away.", TheoryWarning, stacklevel=6
+                "The gap is bounded with a local μ, which certifies nothing far away.", TheoryWarning, stacklevel=4
             )
         return constants.mu
 
@@ -246,9 +246,8 @@ class _Run:
     def _record_start(self, tracks: list[_Track], engine: Any, began: float) -> None:
         w, beta = tree.cast(self.start)
         here = Snapshots(w, self.problem.split(beta))
-        first = jax.tree.map(lambda leaf: leaf[None, None], here)
-        everything = (self.problem.objective, engine.program[1], self.problem.stacks)
-        values, size = measure.evaluate(self.metrics, everything, first, np.zeros(1, np.int32))
+        program, first = engine.show(*here)
+        values, size = measure.evaluate(self.metrics, program, first, np.zeros(1, np.int32))
         for track in tracks:
             track.extend(
                 np.zeros(1, int),
@@ -350,7 +349,8 @@ class _Track:
         if run.wants_gap:
             values["gap"] = values["loss"] - run.best
         if run.wants_bound:
-            values["bound"] = values["gradient_norm"] ** 2 / (2 * run.mu)
+            with np.errstate(over="ignore"):  # a diverging float32 run may overflow here, and is told so below
+                values["bound"] = values["gradient_norm"] ** 2 / (2 * run.mu)
         rows = {
             "round": course[:, 0],
             "iteration": ks,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import plain
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+import plain
 import twofold as tw
 
 LOSS = tw.losses.logistic(0.1)
@@ -45,7 +45,14 @@ def test_the_blend_weighs_w_by_alpha():
 
 @pytest.mark.parametrize(
     "alpha, found",
-    [(0.0, "0.0."), (1.0, "1.0."), (-0.1, "-0.1."), (np.nan, "nan."), ([0.5, 1.5, 0.5], r"1.5 \(client 1\)"), ([[0.5]], r"\[\[0.5\]\].")],
+    [
+        (0.0, "0.0."),
+        (1.0, "1.0."),
+        (-0.1, "-0.1."),
+        (np.nan, "nan."),
+        ([0.5, 1.5, 0.5], r"1.5 \(client 1\)"),
+        ([[0.5]], r"\[\[0.5\]\]."),
+    ],
 )
 def test_a_bad_alpha(alpha, found):
     with pytest.raises(ValueError, match=f"^Every alpha must lie strictly between 0 and 1, got {found}"):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-import plain
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+import plain
 import twofold as tw
 from twofold import objectives
 
@@ -39,7 +39,9 @@ def formula(name, kind, w, b, m, x, y):
     def f(params):
         return plain.value(kind, params, x, y, L2)
 
-    distance = 0 if name in ("traditional", "local", "maml", "residual", "weight_sharing", "custom") else np.sum((w - b) ** 2)
+    distance = (
+        0 if name in ("traditional", "local", "maml", "residual", "weight_sharing", "custom") else np.sum((w - b) ** 2)
+    )
     if name == "residual":
         s = x[:, [0, 1]] @ w + x[:, [1, 2]] @ b
         return np.mean(plain.link(kind, s, y)) + L2 / 2 * (np.sum(w**2) + np.sum(b**2))
@@ -132,7 +134,10 @@ def test_a_penalty_must_be_positive(value):
 
 @pytest.mark.parametrize("value", [-1.0, np.nan, -np.inf, "x", None])
 def test_the_weight_of_the_shared_loss_must_not_be_negative(value):
-    for make in (lambda Lambda: objectives.multitask(LOSS, 1.0, Lambda), lambda Lambda: objectives.adaptive(LOSS, 0.5, Lambda)):
+    for make in (
+        lambda Lambda: objectives.multitask(LOSS, 1.0, Lambda),
+        lambda Lambda: objectives.adaptive(LOSS, 0.5, Lambda),
+    ):
         with pytest.raises(ValueError, match=r"^Lambda must be a finite number ≥ 0, got Lambda="):
             make(value)
 
@@ -143,7 +148,7 @@ def test_the_step_of_maml_must_be_positive():
 
 
 def test_a_problem_needs_an_objective_and_clients():
-    with pytest.raises(TypeError, match="Problem needs an objective of twofold.objectives, got Linear"):
+    with pytest.raises(TypeError, match=r"Problem needs an objective of twofold.objectives, got Linear"):
         tw.Problem(LOSS, plain.clients())
     with pytest.raises(TypeError, match=r"Problem needs Clients \(see Clients.from_list\), got list"):
         tw.Problem(objectives.local(LOSS), list(plain.clients()))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-import plain
 import pytest
 from jax.flatten_util import ravel_pytree
 from numpy.testing import assert_allclose, assert_array_equal
 
+import plain
 import twofold as tw
 
 L2, LAM = 0.1, 0.3
@@ -38,7 +38,9 @@ def test_it_is_the_built_in_objective():
     assert_allclose(own.optimum().value, built_in.optimum().value, rtol=1e-14)
 
 
-@pytest.mark.parametrize("params", [0.7, np.array(0.7), {"lam": 0.7}, np.array([0.7, 1.0])], ids=["number", "0-d", "dict", "array"])
+@pytest.mark.parametrize(
+    "params", [0.7, np.array(0.7), {"lam": 0.7}, np.array([0.7, 1.0])], ids=["number", "0-d", "dict", "array"]
+)
 def test_numbers_in_params_reach_the_function(params):
     def function(w, beta, batch, params):
         return mixture(w, beta, batch, ravel_pytree(params)[0][0])
@@ -117,7 +119,9 @@ def test_grades():
 
 def test_dict_features_can_be_graded():
     clients = tw.Clients.from_list([({"a": np.array([1.0, 2.0])}, np.array([0.0, 1.0]))])
-    objective = tw.objectives.custom(lambda w, beta, batch: jnp.mean((batch.x["a"] * w - batch.y) ** 2), np.zeros(()), ())
+    objective = tw.objectives.custom(
+        lambda w, beta, batch: jnp.mean((batch.x["a"] * w - batch.y) ** 2), np.zeros(()), ()
+    )
     member = tw.Problem(objective, clients).member(0)
     assert_array_equal(objective.grade(jnp.asarray(3.0), (), None, (), member.x, member.y), [-9.0, -25.0])
 

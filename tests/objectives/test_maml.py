@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import plain
 import pytest
 from numpy.testing import assert_allclose
 
+import plain
 import twofold as tw
 
 ALPHA, L2 = 0.5, 0.05
@@ -46,7 +46,7 @@ def test_everyone_predicts_after_its_own_step():
 
 def test_it_has_no_optimum_to_certify_and_only_local_constants():
     problem, w = setting()
-    with pytest.raises(ValueError, match="^The maml objective is not convex, so there is no optimum"):
+    with pytest.raises(ValueError, match=r"^The maml objective is not convex, so there is no optimum"):
         problem.optimum()
     constants = problem.constants()
     assert constants.mu == 0 and set(constants.how.values()) == {"local"}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import plain
 import pytest
 from numpy.testing import assert_allclose
 from scipy.linalg import block_diag
 
+import plain
 import twofold as tw
 
 LAM, L2 = 0.4, 0.02

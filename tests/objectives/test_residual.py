@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
-import plain
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+import plain
 import twofold as tw
 
 L2 = 0.1
@@ -76,7 +76,9 @@ def test_dict_features():
         assert_allclose(problem.values(w, beta)[m], np.mean(plain.link("logistic", s, c.y)) + ridge, rtol=1e-14)
     plain.assert_gradient(problem)
     constants = problem.constants()
-    assert constants.L_w == pytest.approx(max(np.linalg.norm(c.x["public"], 2) ** 2 / len(c.y) / 4 + L2 for c in clients) / 2)
+    assert constants.L_w == pytest.approx(
+        max(np.linalg.norm(c.x["public"], 2) ** 2 / len(c.y) / 4 + L2 for c in clients) / 2
+    )
     assert problem.optimum().gradient_norm < 1e-14
 
 
@@ -141,7 +143,7 @@ def test_constants_bound_the_hessian():
 
 
 def test_it_needs_a_score():
-    with pytest.raises(TypeError, match="residual needs a loss with a score: losses.logistic, softmax or squared"):
+    with pytest.raises(TypeError, match=r"residual needs a loss with a score: losses.logistic, softmax or squared"):
         tw.objectives.residual(tw.losses.custom(lambda p, x, y: 0.0, np.zeros(1)))
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import jax
 import numpy as np
-import plain
 import pytest
 from numpy.testing import assert_allclose
 
+import plain
 import twofold as tw
 
 LOSS = tw.losses.logistic(0.1)
@@ -91,7 +91,9 @@ def test_the_constants_of_the_second_stage_bound_its_hessian(make):
 
 def test_each_stage_has_constants_of_its_own():
     objective = MAKE["multitask"](np.inf)
-    with pytest.raises(ValueError, match=r"two stages, each with constants of its own: ask Problem\(objective.first\(\), clients\)"):
+    with pytest.raises(
+        ValueError, match=r"two stages, each with constants of its own: ask Problem\(objective.first\(\), clients\)"
+    ):
         tw.Problem(objective, plain.clients()).constants()
     first = tw.Problem(objective.first(), plain.clients())
     assert first.objective.name == "traditional" and first.constants().mu == 0.1

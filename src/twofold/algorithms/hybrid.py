@@ -26,13 +26,12 @@ class Plan(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """The w-block, ‖∇F‖² at the first and at the last check, whether control variates are in use, and since just now."""
+    """The w-block, ‖∇F‖² at the first and at the last check, and whether control variates are in use."""
 
     block: Triple
     start: Any
     last: Any
     reduced: Any
-    switched: Any
 
 
 class Message(NamedTuple):
@@ -77,8 +76,8 @@ class Hybrid(Algorithm):
 
     def init(self, w0: Pytree) -> Shared:
         """y = z = v = w0, nothing checked, no control variates."""
-        unknown, no = jnp.asarray(jnp.inf), jnp.asarray(False)
-        return Shared(Triple(w0, w0, w0, tree.zeros(w0)), unknown, unknown, no, no)
+        unknown = jnp.asarray(jnp.inf)
+        return Shared(Triple(w0, w0, w0, tree.zeros(w0)), unknown, unknown, jnp.asarray(False))
 
     def init_private(self, w0: Pytree, beta0: Pytree, oracle: GradientOracle) -> Triple:
         """y = z = v = β0."""
@@ -123,15 +122,7 @@ class Hybrid(Algorithm):
         start = jnp.where(plan.check & jnp.isinf(shared.start), norm2, shared.start)
         on_plateau = (norm2 > self.drop**2 * start) & (norm2 < start)
         switch = plan.check & ~reduced & ~on_plateau & (norm2 > self.drop * shared.last)
-        last = jnp.where(plan.check, norm2, shared.last)
-        return Shared(self._restart(switch, Triple(y, z, v, full)), start, last, reduced | switch, switch)
-
-    def receive(self, plan: Plan, shared: Shared, private: Triple, oracle: GradientOracle) -> Triple:
-        """On the switch, start again where the full gradient is known."""
-        return self._restart(shared.switched, private)
-
-    def _restart(self, switch: Any, s: Triple) -> Triple:
-        return Triple(*tree.select(switch, (s.v, s.v), (s.y, s.z)), s.v, s.full)
+        return Shared(Triple(y, z, v, full), start, jnp.where(plan.check, norm2, shared.last), reduced | switch)
 
     def _mix(self, s: Triple, reduced: Any) -> Pytree:
         of_z, of_v = jnp.where(reduced, self.theta1, self.theta), jnp.where(reduced, self.theta2, 0.0)

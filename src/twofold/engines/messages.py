@@ -202,6 +202,10 @@ class Messages:
         shots = [taken.get(slot, blank) for slot in range(max(self.slots, 1))]
         return None if blank is None else jax.tree.map(lambda *leaves: jnp.stack(leaves), *shots)
 
+    def show(self, w: Pytree, parts: tuple[Pytree, ...]) -> tuple[tuple, Snapshots]:
+        """One iterate as a snapshot, with the program that evaluates it."""
+        return self.program, jax.tree.map(lambda leaf: leaf[None, None], Snapshots(w, parts))
+
     def fetch(self, snapshots: Snapshots, slot: int, row: int) -> Snapshots:
         """One iterate, on the host."""
         return jax.tree.map(lambda leaf: np.asarray(leaf[slot, row]), snapshots)

@@ -122,6 +122,11 @@ class Sharded:
             return jax.tree.map(lambda leaf: leaf[None, None], self._show(self.algorithm, self.program, self.state))
         return self._buffer if self._many else jax.tree.map(lambda leaf: leaf[:, None], self._buffer)
 
+    def show(self, w: Any, parts: tuple[Any, ...]) -> tuple[tuple, Snapshots]:
+        """One iterate as a snapshot that every process holds alone, with the program that evaluates it there."""
+        here = (self.problem.objective, jnp.asarray(self.problem.scale, jnp.result_type(float)), self.problem.stacks)
+        return here, jax.tree.map(lambda leaf: leaf[None, None], Snapshots(w, parts))
+
     def fetch(self, snapshots: Snapshots, slot: int, row: int) -> Snapshots:
         """One iterate, gathered from all devices, without the clients that only fill up."""
         one = self._gather(jax.tree.map(lambda leaf: leaf[slot, row], snapshots))

@@ -71,6 +71,17 @@ class Simulate:
             return jax.tree.map(lambda leaf: leaf[None, None], _show(self.algorithm, self.program, self.state))
         return self._buffer if self._many else jax.tree.map(lambda leaf: leaf[:, None], self._buffer)
 
+    def show(self, w: Pytree, parts: tuple[Pytree, ...]) -> tuple[tuple, Snapshots]:
+        """One iterate as a snapshot in slot 0, shaped like all others so that metrics compile only once."""
+        if self._buffer is None:
+            return self.program, jax.tree.map(lambda leaf: leaf[None, None], Snapshots(w, parts))
+
+        def alone(buffer: jax.Array, leaf: jax.Array) -> jax.Array:
+            shape = buffer.shape if self._many else (buffer.shape[0], 1, *buffer.shape[1:])
+            return jnp.zeros(shape, buffer.dtype).at[0].set(leaf)
+
+        return self.program, jax.tree.map(alone, self._buffer, Snapshots(w, parts))
+
     def fetch(self, snapshots: Snapshots, slot: int, row: int) -> Snapshots:
         """One iterate, on the host."""
         return jax.tree.map(lambda leaf: np.asarray(leaf[slot, row]), snapshots)
@@ -107,7 +118,9 @@ def first_state(algorithm: Algorithm, program: tuple, w: Pytree, parts: tuple[Py
 def report(algorithm: Algorithm, program: tuple, state: State) -> Snapshots:
     """What the algorithm would report of a state, in real w."""
     w = tree.scale(program[1], algorithm.model(state.shared))
-    return Snapshots(w, tuple(jax.vmap(algorithm.personal)(private) for private in state.privates))
+    sizes = [len(stack.count) for stack in program[2]]  # an empty β has no axis to tell it by
+    everyone = zip(state.privates, sizes, strict=True)
+    return Snapshots(w, tuple(jax.vmap(algorithm.personal, axis_size=size)(private) for private, size in everyone))
 
 
 _show = jax.jit(report)

@@ -66,6 +66,13 @@ class Residual(Objective):
             calL_w=scale**2 * float(np.max(shared.calL)),
             calL_beta=float(np.max(weights * private.calL)),
             how=dict.fromkeys(("mu", "L_w", "L_beta", "calL_w", "calL_beta"), "certified"),
+            why={
+                "mu": "ridge · min(s², min p_m)",
+                "L_w": "s² max L^w_R of the shared columns",
+                "L_beta": "max p_m L^β_R of the private columns",
+                "calL_w": "s² max 𝓛^w_R of the shared columns",
+                "calL_beta": "max p_m 𝓛^β_R of the private columns",
+            },
         )
 
     def grade(self, w: Pytree, beta: Pytree, train: Rows, own: Pytree, x: Pytree, y: Pytree) -> jax.Array:

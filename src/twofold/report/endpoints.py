@@ -96,18 +96,23 @@ def _cell(series: Series | None, known: Sequence[Series], notes: dict[str, str])
     out = "–" if ours is None else f"{ours:.4g}"
     spread = last(series.get("stderr"))
     if ours is not None and spread:
-        out += f' <span class="minor">± {spread:.1g}</span>'
+        out += f' <span class="minor">± {_spread(spread)}</span>'
     runs, diverged = series.get("runs") or 1, series.get("diverged") or 0
     if diverged:
         out += f'<br><span class="far">{diverged} of {runs} diverged</span>'
-    where = {field: value for field, value in at(series).items() if field != "variant"}
+    end = last(series.get("rounds"))
+    where = at(series)
     for point in known:
-        if all(where.get(field, value) == value for field, value in at(point).items() if field != "variant"):
+        if all(where.get(field, value) == value for field, value in at(point).items()):
             mark = "" if point.get("sound", True) or not point.get("why") else _mark(point["why"], notes)
-            when = f" at round {point['round']}" if point.get("round", 1000) != 1000 else ""
+            when = f" at round {point['round']}" if point.get("round", end) != end else ""
             out += f'<br><span class="minor">paper {point["value"]:.4g}{when}{mark}</span>'
             break
     return out
+
+
+def _spread(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.2g}"
 
 
 def _mark(why: str, notes: dict[str, str]) -> str:

@@ -160,7 +160,7 @@
       const key = (node, text) => this.legend.append(element("li", {}, element("span", { class: "key" }, node, text)));
       const variants = this.spec.selectors.find(s => s.key === "variant");
       if (this.state.variant === "*") key(swatch({ colour: "grey" }, true), variants.titles[1]);
-      if (this.spec.published.some(p => this.matches(p.at, "variant")) && this.axis.key === "rounds") {
+      if (this.points().length) {
         key(element("span", { "aria-hidden": "true" }, "◇"), "published end point");
       }
     }
@@ -171,7 +171,7 @@
       this.drawn = true;
       const visible = this.chosen().filter(s => !this.hidden.has(s.at[this.spec.lines.key]));
       const shown = visible.map(s => this.curve(s)).filter(c => c !== null);
-      const points = this.points(shown);
+      const points = this.points();
       const ranges = { y: this.rangeY(shown, points), x: this.rangeX(shown) };
       const absent = [];
       for (const { value, title, plot, panel } of this.plots) {
@@ -184,7 +184,7 @@
         }
         const traces = [...curves.flatMap(c => [this.band(c), this.line(c)]).filter(t => t), ...points.filter(inside).map(p => this.diamond(p))];
         plot.setAttribute("aria-label", this.describe(curves));
-        Plotly.react(plot, traces, this.layout(ranges), {
+        Plotly.react(plot, traces, this.layout(ranges, curves.length === 0 && this.withGap), {
           displaylogo: false, responsive: true, displayModeBar: hovers.matches ? "hover" : false,
           showSendToCloud: false, modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]],
           toImageButtonOptions: { filename: `${this.spec.name}-${value ?? ""}`, scale: 3 },
@@ -205,9 +205,10 @@
       return { at: series.at, runs: series.runs, x: pick(x), y: pick(mean), se: pick(pooled(series.stderr)) };
     }
 
-    points(shown) {
+    points() {
       if (this.axis.key !== "rounds") return [];
-      const end = Math.max(0, ...shown.map(c => c.x[c.x.length - 1]));
+      const ends = this.chosen().map(s => pooled(s.x.rounds)).filter(x => x).map(x => x[x.length - 1]);
+      const end = Math.max(0, ...ends);
       return this.spec.published
         .filter(p => this.matches(p.at, "variant") && !this.hidden.has(p.at[this.spec.lines.key]))
         .map(p => ({ at: p.at, x: p.round, y: this.withGap ? p.gap : p.value }))
@@ -275,7 +276,7 @@
       };
     }
 
-    layout({ x, y }) {
+    layout({ x, y }, unknown) {
       const axis = this.axis, grid = colour("--line"), ink = colour("--quiet");
       const decades = this.scale === "log" && y ? y[1] - y[0] : 0;
       const common = { gridcolor: grid, zeroline: false, linecolor: colour("--strong-line"), tickcolor: grid, automargin: true,
@@ -285,10 +286,12 @@
         paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 56, r: 12, t: 10, b: 44 },
         hovermode: this.spec.markers ? "closest" : "x unified", dragmode: coarse.matches ? false : "zoom",
         hoverlabel: { bgcolor: colour("--card"), bordercolor: colour("--strong-line"), font: { color: colour("--ink"), size: 12 } },
+        annotations: unknown ? [{ text: "no optimum is known here:<br>look at the loss as it is", showarrow: false,
+          xref: "paper", yref: "paper", x: 0.5, y: 0.5 }] : [],
         modebar: { bgcolor: "rgba(0,0,0,0)", color: ink, activecolor: colour("--ink") },
         xaxis: { ...common, type: this.state.across, range: x, nticks: 6, ticksuffix: axis.key === "bytes" ? "B" : "",
           exponentformat: axis.key === "rounds" ? "power" : "SI", title: { ...common.title, text: html(axis.title) } },
-        yaxis: { ...common, type: this.scale, range: y, nticks: 8, ...(decades > 2.5 ? { dtick: Math.ceil(decades / 7) } : {}),
+        yaxis: { ...common, type: this.scale, range: y, nticks: 8, ...(decades > 2.5 ? { dtick: Math.ceil(decades / 7) } : decades > 0.7 ? { dtick: "D2" } : {}),
           title: { ...common.title, text: html(this.withGap ? this.metric.gap : this.metric.title) } },
       };
     }

@@ -18,9 +18,10 @@ from string import Template
 from typing import Any
 
 from twofold.experiments import published
-from twofold.experiments.judge import Verdict, judge
+from twofold.experiments.judge import Verdict
 from twofold.report import figures
 from twofold.report.chapters import CHAPTERS, KNOWN, Chapter, title
+from twofold.report.claims import claims, judged, tally
 from twofold.report.endpoints import end_points
 from twofold.report.markup import column, command, facts, group, more, rich, row, scripts, table, tag, text
 from twofold.report.slips import SLIPS, Slip
@@ -30,7 +31,6 @@ PAPER = (
     "F. Hanzely, B. Zhao and M. Kolar, <cite>Personalized Federated Learning: A Unified Framework and Universal "
     "Optimization Techniques</cite> (TMLR 2023)"
 )
-CHIPS = {"holds": "holds", "holds in part": "part", "does not hold": "fails", "not enough data": "open"}
 AREAS = {"algorithms": "Algorithms", "theory": "Theorems, lemmas and tables", "experiments": "Experiments"}
 
 Document = dict[str, Any]
@@ -54,7 +54,9 @@ def write(folder: str | os.PathLike[str]) -> Path:
 def page(folder: Path) -> str:
     """The page as text."""
     documents, unreadable = read(folder)
-    verdicts = judge(folder)
+    verdicts = judged(documents)
+    quick = {name for name, document in documents.items() if _mapping(document.get("settings")).get("quick")}
+    commands = {chapter.name: _reproduce(chapter.name, folder) for chapter in CHAPTERS}
     pool, drawn = figures.Pool(), {}
     chapters = [*CHAPTERS, *(Chapter(name, name, name, "", part="beyond") for name in documents if name not in KNOWN)]
     articles: dict[str, list[str]] = {"paper": [], "beyond": []}
@@ -62,7 +64,7 @@ def page(folder: Path) -> str:
         name = chapter.name
         articles[chapter.part].append(_article(chapter, documents.get(name), unreadable.get(name), folder, pool, drawn))
     main = [
-        _verdicts(verdicts, set(documents), folder),
+        _section("verdicts", CLAIMS, tag("p", JUDGED), claims(verdicts, set(documents), quick, commands)),
         _section(
             "paper", "The paper’s experiments", tag("p", HOW_TO_READ), tag("noscript", NO_SCRIPT), *articles["paper"]
         ),
@@ -82,7 +84,7 @@ def page(folder: Path) -> str:
         title=TITLE,
         policy=_policy(library, script),
         style=_asset("page.css"),
-        lede=_lede(verdicts),
+        lede=_lede(verdicts, quick),
         contents="".join(tag("li", tag("a", scripts(short), href=f"#{name}")) for name, short in places.items()),
         main="\n".join(main),
         footer=_footer(folder),
@@ -115,53 +117,29 @@ HOW_TO_READ = (
     "Every figure answers: choose above it what is drawn, hide a line in its legend, point at a curve for its numbers, "
     "drag to zoom, double-click to return. Bands are one standard error to each side, diamonds published end points."
 )
+CLAIMS = "What the paper claims, and what we found"
+JUDGED = (
+    "Each claim has a rule that was written down before the runs; it reads the verdict off the results in this folder, with "
+    "the settings of the published runs and with ours."
+)
 NO_SCRIPT = '<p class="missing">The figures need JavaScript. The tables below them hold the same end points.</p>'
 
 
-def _lede(verdicts: Sequence[Verdict]) -> str:
-    counts = {word: sum(v.verdict == word for v in verdicts) for word in CHIPS}
-    tally = (
-        tag("li", tag("b", str(count)), _claims(count, word), class_=CHIPS[word])
-        for word, count in counts.items()
-        if count
-    )
-    return tag(
+def _lede(verdicts: Sequence[Verdict], quick: set[str]) -> str:
+    told = tag(
         "p",
         f"{PAPER} propose one objective for personalised federated learning, and solvers for all of it. Here every "
         "experiment of the paper is run again, with the settings that were really used and with steps from theory, "
         "and each claim gets a verdict from the numbers.",
         class_="lede",
-    ) + tag("ul", *tally, class_="tally", aria_label="Verdicts in short")
-
-
-def _claims(count: int, word: str) -> str:
-    if word == "not enough data":
-        return "claim without enough data" if count == 1 else "claims without enough data"
-    if count == 1:
-        return f"claim {word}"
-    return "claims " + word.replace("holds", "hold").replace("does", "do")
-
-
-def _verdicts(verdicts: Sequence[Verdict], present: set[str], folder: Path) -> str:
-    """The table of claims: what we found, the numbers that decide it, and the figures that show it."""
-    rows = []
-    for v in verdicts:
-        numbers = tag("ul", *(tag("li", text(number)) for number in v.evidence)) if v.evidence else ""
-        missing = [name for name in v.experiments if name not in present]
-        needs = (
-            tag("p", "Needs ", *(tag("code", text(_reproduce(n, folder))) for n in missing), class_="minor")
-            if missing
-            else ""
-        )
-        links = (
-            tag("a", scripts(KNOWN[name].short if name in KNOWN else name), href=f"#{name}") for name in v.experiments
-        )
-        chip = tag("span", text(v.verdict), class_=f"chip {CHIPS.get(v.verdict, 'open')}")
-        rows.append(row(rich(v.claim), chip, tag("p", text(v.why)) + numbers + needs, "<br>".join(links)))
-    head = [column(name) for name in ("Claim", "Verdict", "What decides it", "Figures")]
-    told = "A rule fixed beforehand reads each verdict off the results in this folder; nobody chooses it by eye."
-    heading = "What the paper claims, and what we found"
-    return _section("verdicts", heading, tag("p", told), table(head, rows, "Claims and verdicts", class_="verdicts"))
+    )
+    hasty = tag(
+        "p",
+        f"Quick runs, which decide nothing: {', '.join(sorted(map(text, quick)))}. Without {tag('code', '--quick')} the "
+        "same commands make the real ones.",
+        class_="missing",
+    )
+    return told + tally(verdicts, quick) + (hasty if quick else "")
 
 
 # --- experiments ------------------------------------------------------------------------------------------------------
@@ -226,7 +204,10 @@ def _published(chapter: Chapter) -> list[dict[str, Any]]:
     if chapter.metrics != ("seconds",):
         return published.points(chapter.name)
     return [
-        {"objective": objective, "method": method, "level": level, "metric": "seconds", "value": value, "sound": True}
+        {
+            **{"objective": objective, "method": method, "level": level, "variant": published.Point.variant},
+            **{"metric": "seconds", "value": value},
+        }
         for (objective, method, level), value in published.SECONDS.items()
     ]
 
