@@ -38,9 +38,12 @@ def __getattr__(name: str) -> Any:
     elif name in _MODULES:
         value = import_module(f"twofold.{name}")
     elif name == "__version__":
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        value = version("twofold")
+        try:
+            value = version("twofold")
+        except PackageNotFoundError:  # run from a source folder on the path, not installed
+            value = "0+source"
     else:
         raise AttributeError(f"module 'twofold' has no attribute {name!r}")
     globals()[name] = value

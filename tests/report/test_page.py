@@ -17,7 +17,7 @@ import pytest
 from report.made_up import make_up
 from twofold.experiments import NAMES, published
 from twofold.experiments.judge import judge
-from twofold.report import chapters, figures, markup, page, write
+from twofold.report import chapters, claims, figures, markup, page, write
 from twofold.report.endpoints import end_points
 from twofold.report.slips import SLIPS
 
@@ -122,9 +122,22 @@ def test_the_same_results_give_the_same_page(folder: Path, html: str) -> None:
 def test_every_claim_has_its_verdict(folder: Path, reader: Reader) -> None:
     verdicts = judge(folder)
     assert len(verdicts) >= 9
+    assert verdicts == claims.judged(page.read(folder)[0])
     for verdict in verdicts:
-        assert re.sub(r"\s+|`", " ", verdict.claim).strip() in re.sub(r"`", " ", reader.text)
-        assert verdict.verdict in page.CHIPS
+        for words in (verdict.claim, verdict.because, verdict.rule):
+            assert unescape(re.sub("<[^>]*>", "", claims.named(words))) in reader.text
+        assert claims.word(verdict.verdict, False) in reader.text
+
+
+def test_a_quick_run_decides_nothing(tmp_path: Path) -> None:
+    make_up(tmp_path, only=("mx2",))
+    document = json.loads((tmp_path / "mx2.json").read_text())
+    decided = Reader(page.page(tmp_path)).text
+    document["settings"]["quick"] = True
+    (tmp_path / "mx2.json").write_text(json.dumps(document))
+    quick = Reader(page.page(tmp_path)).text
+    assert "Quick runs, which decide nothing: mx2" in quick
+    assert quick.count("not enough data") > decided.count("not enough data")
 
 
 def test_every_series_is_in_the_data_with_its_ends(folder: Path, reader: Reader) -> None:
@@ -333,7 +346,7 @@ def test_arrays_are_kept_once() -> None:
 def test_known_values_come_first_and_numbers_by_size() -> None:
     series = [{"method": m, "level": v, "variant": "by theory"} for m, v in (("new", 10), ("lsgd", 2), ("asvrcd", 0.5))]
     values = figures.distinct(chapters.KNOWN["mx2"], series)
-    assert values["method"] == ["asvrcd", "lsgd", "new"]
+    assert values["method"] == ["lsgd", "asvrcd", "new"]
     assert values["level"] == [0.5, 2, 10]
     assert values["metric"] == []
 

@@ -46,13 +46,11 @@ class Message(NamedTuple):
 class Hybrid(Algorithm):
     """ASCD until its gradient no longer falls, from then on ASVRCD, started where everybody's full gradient is known.
 
-    Checks are at iterations 0, c, 2c, 4c, 8c, … with c = `first`/p_w, in which everybody sends its full gradient; known in
-    advance to all, and few. Sampling noise lets ASCD's ‖∇F‖² fall to a floor and no further. The switch is made when
-    ‖∇F‖² has left its plateau at the start (it is below `drop`² of what it was there, or not below it at all) and is above
-    `drop` times that of the check before: a gradient that falls geometrically passes this test at every check.
-
-    p_w, η, γ and ν are the same before and after. Checks go on after the switch, and renew the reference point. The ledger
-    counts two gradients a sample, as ASVRCD needs them, in both phases; the first one evaluates one of the two.
+    Checks are at iterations 0, c, 2c, 4c, 8c, … with c = `first`/p_w, in which everybody sends its full gradient: known to
+    all in advance, and few. Sampling noise lets ASCD's ‖∇F‖² fall to a floor and no further. The switch is made when ‖∇F‖²
+    has left its plateau at the start (it is below `drop`² of what it was there, or not below it at all) and is above `drop`
+    times that of the check before; a gradient that falls geometrically never is. p_w, η, γ and ν are the same before and
+    after. Checks go on after the switch, and renew the reference point. Both phases evaluate two gradients a sample.
     """
 
     eta: Open = None
@@ -86,12 +84,13 @@ class Hybrid(Algorithm):
     def plan(self, stream: jax.Array, k: Any) -> Plan:
         """The w-coin, the ρ-coin, and whether k is one of the checks."""
         key, k = randomness.of(stream, k), jnp.asarray(k, jnp.int32)
-        p_w = jnp.asarray(self.p_w, jnp.float32)
-        unit = jnp.ceil(self.first / jnp.where(p_w > 0, p_w, 1)).astype(jnp.int32)
+        unit = jnp.ceil(self.first / jnp.where(self.p_w > 0, self.p_w, 1.0).astype(jnp.float32)).astype(jnp.int32)
         times = k // unit
         check = (k == times * unit) & (times & (times - 1) == 0)
         refresh = randomness.coin(randomness.at(key, 1), self.rho) | check
-        return Plan(randomness.coin(randomness.at(key, 0), p_w), refresh, check)
+        return Plan(
+            randomness.coin(key, self.p_w), refresh, check
+        )  # ASCD's own coin: until the switch, its very course
 
     def client(
         self, plan: Plan, shared: Shared, private: Triple, oracle: GradientOracle, key: Key
@@ -100,18 +99,18 @@ class Hybrid(Algorithm):
         w, reduced = shared.block, shared.reduced
         x, sample = (self._mix(w, reduced), self._mix(private, reduced)), oracle.sample(key, self.batch)
 
-        def sampled(gradient: Any, zero: Pytree) -> Pytree:
-            at_v = branch(reduced, lambda: gradient(w.v, private.v, sample), lambda: tree.zeros(zero))
-            return tree.subtract(gradient(*x, sample), at_v)
+        v = (w.v, private.v)
 
-        of_w = branch(plan.w, lambda: sampled(oracle.gradient_w, w.y), lambda: tree.zeros(w.y))
-        own = branch(plan.w, lambda: tree.zeros(private.y), lambda: sampled(oracle.gradient_beta, private.y))
-        full, of_beta = branch(
-            plan.refresh, lambda: oracle.gradients(w.y, private.y), lambda: (tree.zeros(w.y), private.full)
-        )
+        def sampled(gradient: Any) -> Pytree:
+            return tree.combine((1.0, gradient(*x, sample)), (jnp.where(reduced, -1.0, 0.0), gradient(*v, sample)))
+
+        nothing = tree.zeros(w.y)
+        of_w = branch(plan.w, lambda: sampled(oracle.gradient_w), lambda: nothing)
+        own = branch(plan.w, lambda: tree.zeros(private.y), lambda: sampled(oracle.gradient_beta))
+        full, of_beta = branch(plan.refresh, lambda: oracle.gradients(w.y, private.y), lambda: (nothing, private.full))
         y, z = self._step(private, x[1], own, ~plan.w, reduced, 1 - self.p_w)
-        v = tree.select(plan.refresh, private.y, private.v)
-        return Triple(y, z, v, of_beta), Message(of_w, full, tree.squared_norm(of_beta) / oracle.weight)
+        anchor = tree.select(plan.refresh, private.y, private.v)
+        return Triple(y, z, anchor, of_beta), Message(of_w, full, tree.squared_norm(of_beta) / oracle.weight)
 
     def server(self, plan: Plan, shared: Shared, mean: Message) -> Shared:
         """The same step on w; at a check, the decision."""

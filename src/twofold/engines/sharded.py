@@ -118,6 +118,8 @@ class Sharded:
         self.state, self._buffer = self._advance(
             self.algorithm, self.program, self.state, self._buffer, self._streams, np.int32(k), np.int32(count), padded
         )
+        # On CPUs, programs with collectives must not queue up: their threads can wait for each other for ever.
+        jax.block_until_ready(self.state)
         if self._buffer is None:
             return jax.tree.map(lambda leaf: leaf[None, None], self._show(self.algorithm, self.program, self.state))
         return self._buffer if self._many else jax.tree.map(lambda leaf: leaf[:, None], self._buffer)

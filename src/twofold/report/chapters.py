@@ -120,16 +120,16 @@ CHAPTERS: tuple[Chapter, ...] = (
 KNOWN = {chapter.name: chapter for chapter in CHAPTERS}
 
 METHODS: dict[str, tuple[str, str, str]] = {  # title, colour of page.css, dash: told apart without colour too
-    "asvrcd": ("ASVRCD", "blue", "solid"),
-    "ascd": ("ASCD", "red", "solid"),
     "lsgd": ("LSGD", "ink", "dash"),
+    "ascd": ("ASCD", "red", "solid"),
+    "asvrcd": ("ASVRCD", "blue", "solid"),
     "l2sgd_plus": ("L2SGD+", "green", "dashdot"),
     "pfedme": ("pFedMe", "pink", "longdash"),
     "hybrid": ("hybrid", "orange", "solid"),
-    "asvrcd (ρ = p_w)": ("ASVRCD, ρ = p_w", "pink", "solid"),
     "acd": ("ACD", "sky", "solid"),
     "scd": ("SCD", "red", "dot"),
     "svrcd": ("SVRCD", "blue", "dot"),
+    "asvrcd (ρ = p_w)": ("ASVRCD, ρ = p_w", "pink", "solid"),
     "theory": ("theory’s guarantee for ACD", "grey", "dash"),
     "lower bound": ("lower bound for any method", "grey", "dot"),
 }

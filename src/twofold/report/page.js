@@ -105,7 +105,7 @@
       }
       if (spec.axes.length > 1) this.control("x", "Horizontal axis", spec.axes.map(a => [a.key, a.short]));
       if (spec.series.some(s => s.gap !== undefined)) {
-        this.control("gap", "Loss", [[true, "gap to the optimum"], [false, "as it is"]]);
+        this.control("gap", "Loss", [[true, "gap to the optimum"], [false, "raw loss"]]);
       }
       this.control("y", "Vertical scale", [["linear", "linear"], ["log", "log"]]);
       this.control("across", "Horizontal scale", [["linear", "linear"], ["log", "log"]]);
@@ -216,7 +216,8 @@
     }
 
     rangeY(curves, points) {
-      const ys = finite([...curves.flatMap(c => c.y), ...points.map(p => p.y)]);
+      const bands = curves.flatMap(c => (c.se ? c.y.flatMap((y, i) => [y + c.se[i], this.scale === "log" ? y : y - c.se[i]]) : []));
+      const ys = finite([...curves.flatMap(c => c.y), ...bands, ...points.map(p => p.y)]);
       if (!ys.length) return undefined;
       let low = ys.reduce((a, b) => Math.min(a, b)), high = ys.reduce((a, b) => Math.max(a, b));
       // A method that runs away must not press all others flat.
@@ -278,7 +279,12 @@
 
     layout({ x, y }, unknown) {
       const axis = this.axis, grid = colour("--line"), ink = colour("--quiet");
-      const decades = this.scale === "log" && y ? y[1] - y[0] : 0;
+      const ticks = (type, range) => {  // 1, 10, 100 on long axes, 1, 2, 5, 10 on short ones
+        const decades = type === "log" && range ? range[1] - range[0] : 0;
+        // Plotly writes powers a quarter larger than the rest.
+        return decades > 2.5 ? { dtick: Math.ceil(decades / 7), exponentformat: "power", tickfont: { size: 9.6 } }
+          : decades > 0.7 ? { dtick: "D2", tickformat: "~g" } : {};
+      };
       const common = { gridcolor: grid, zeroline: false, linecolor: colour("--strong-line"), tickcolor: grid, automargin: true,
         fixedrange: coarse.matches, exponentformat: "power", title: { standoff: 8, font: { size: 12 } } };
       return {
@@ -286,12 +292,12 @@
         paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 56, r: 12, t: 10, b: 44 },
         hovermode: this.spec.markers ? "closest" : "x unified", dragmode: coarse.matches ? false : "zoom",
         hoverlabel: { bgcolor: colour("--card"), bordercolor: colour("--strong-line"), font: { color: colour("--ink"), size: 12 } },
-        annotations: unknown ? [{ text: "no optimum is known here:<br>look at the loss as it is", showarrow: false,
+        annotations: unknown ? [{ text: "no optimum is known here:<br>look at the raw loss", showarrow: false,
           xref: "paper", yref: "paper", x: 0.5, y: 0.5 }] : [],
         modebar: { bgcolor: "rgba(0,0,0,0)", color: ink, activecolor: colour("--ink") },
         xaxis: { ...common, type: this.state.across, range: x, nticks: 6, ticksuffix: axis.key === "bytes" ? "B" : "",
-          exponentformat: axis.key === "rounds" ? "power" : "SI", title: { ...common.title, text: html(axis.title) } },
-        yaxis: { ...common, type: this.scale, range: y, nticks: 8, ...(decades > 2.5 ? { dtick: Math.ceil(decades / 7) } : decades > 0.7 ? { dtick: "D2" } : {}),
+          exponentformat: axis.key === "rounds" ? "power" : "SI", ...ticks(this.state.across, x), title: { ...common.title, text: html(axis.title) } },
+        yaxis: { ...common, type: this.scale, range: y, nticks: 8, ...ticks(this.scale, y),
           title: { ...common.title, text: html(this.withGap ? this.metric.gap : this.metric.title) } },
       };
     }

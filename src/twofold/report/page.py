@@ -19,10 +19,9 @@ from typing import Any
 
 from twofold.experiments import published
 from twofold.experiments.judge import Verdict
-from twofold.report import figures
+from twofold.report import endpoints, figures
 from twofold.report.chapters import CHAPTERS, KNOWN, Chapter, title
 from twofold.report.claims import claims, judged, tally
-from twofold.report.endpoints import end_points
 from twofold.report.markup import column, command, facts, group, more, rich, row, scripts, table, tag, text
 from twofold.report.slips import SLIPS, Slip
 
@@ -181,7 +180,7 @@ def _article(
                 )
             )
         if any(s.get("metric") != "rounds" for s in found):
-            parts.append(end_points(chapter, found, known))
+            parts.append(endpoints.end_points(chapter, found, known))
         parts.append(_how(chapter, document, folder))
     return tag("article", *parts, class_="experiment", aria_labelledby=name)
 
@@ -191,7 +190,8 @@ def shown(chapter: Chapter, document: Document) -> list[Series]:
     found = [s for s in document["series"] if isinstance(s, dict)]
     if chapter.metrics == ("seconds",):
         timed = (s for s in found if s.get("metric") == "loss" and figures.number(s.get("seconds")) is not None)
-        return [{**figures.at(s), "metric": "seconds", "mean": [s["seconds"]]} for s in timed]
+        rounds = ((s, endpoints.last(s.get("rounds")) or 1000) for s in timed)
+        return [{**figures.at(s), "metric": "seconds", "mean": [s["seconds"] * 1000 / k]} for s, k in rounds]
     return [
         s
         for s in found
@@ -205,8 +205,12 @@ def _published(chapter: Chapter) -> list[dict[str, Any]]:
         return published.points(chapter.name)
     return [
         {
-            **{"objective": objective, "method": method, "level": level, "variant": published.Point.variant},
-            **{"metric": "seconds", "value": value},
+            "objective": objective,
+            "method": method,
+            "level": level,
+            "variant": published.Point.variant,
+            "metric": "seconds",
+            "value": value,
         }
         for (objective, method, level), value in published.SECONDS.items()
     ]

@@ -1,0 +1,125 @@
+"""ASCD first, then ASVRCD: it is ASCD until the switch, switches by itself, converges, and pays off on a budget."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from problems import PROBLEMS, clients, problem
+
+import twofold as tw
+from twofold import engines, randomness
+from twofold.algorithms import ASCD, ASVRCD, Hybrid
+from twofold.engines import messages
+from twofold.solver import complete
+
+ONE_STAGE = [pair for pair in PROBLEMS if not pair[0].endswith("_inf")]
+
+
+def noisy(rows: int = 200) -> tw.Problem:
+    """Labels with a good deal of chance in them, so that sampled gradients are noisy at the optimum too."""
+    rng = np.random.default_rng(0)
+    pairs = []
+    for _ in range(6):
+        x = rng.uniform(0.2, 0.5, (rows, 8))
+        chance = 1 / (1 + np.exp(-x @ rng.normal(0.5, 0.5, 8)))
+        pairs.append((x, (rng.uniform(size=rows) < chance).astype(int)))
+    return tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=1e-3), lam=0.05), tw.Clients.from_list(pairs))
+
+
+@pytest.mark.parametrize(("objective", "loss"), ONE_STAGE)
+def test_it_converges_on_every_problem(objective: str, loss: str):
+    whole = problem(objective, loss)
+    gap = float(whole.value(*whole.start)) - whole.optimum().value
+    result = tw.solve(whole, "hybrid", rounds=20_000, every=20, target=whole.optimum().value + 1e-6 * gap)
+    assert result.status == "converged"
+
+
+def test_before_the_switch_it_is_ascd_and_its_checks_are_rounds_of_its_own():
+    whole = noisy()
+    never = Hybrid(drop=1e30)  # nothing lies so far above the check before
+    found, expected = (tw.solve(whole, method, iterations=300, every=300) for method in (never, ASCD()))
+    np.testing.assert_allclose(found.w, expected.w, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(found.beta, expected.beta, rtol=1e-12, atol=1e-14)
+    assert found.ledger.rounds > expected.ledger.rounds
+
+
+def test_checks_are_at_powers_of_two_of_a_unit():
+    method = Hybrid(p_w=0.25, rho=0.0, first=4)
+    stream = randomness.common(randomness.root(0))
+    plans = jax.vmap(lambda k: method.plan(stream, k))(jnp.arange(300))
+    assert np.flatnonzero(plans.check).tolist() == [0, 16, 32, 64, 128, 256]
+    assert np.array_equal(plans.refresh, plans.check)
+
+
+def test_it_switches_once_and_knows_when():
+    whole = noisy()
+    method, _ = complete(whole, Hybrid())
+    engine = engines.get("simulate")(method, whole, [0], whole.start, 0)
+    reduced = []
+    for k in range(0, 6400, 64):
+        engine.advance(k, 64, np.ones(64, np.int32))
+        reduced.append(bool(engine.state.shared.reduced))
+    assert not reduced[0]
+    assert reduced[-1]
+    assert sorted(reduced) == reduced
+
+
+def test_on_a_budget_it_beats_both():
+    """Noise that ASCD cannot overcome, rows that ASVRCD's rare refreshes are slow on: the mean of six seeds."""
+    whole = noisy()
+    best = whole.optimum().value
+
+    def gap(method: Any) -> float:
+        return (
+            float(np.mean(tw.solve(whole, method, rounds=400, every=400, seeds=range(6)).column("loss")[:, -1])) - best
+        )
+
+    hybrid, ascd, asvrcd = (gap(method) for method in (Hybrid(), ASCD(), ASVRCD()))
+    assert hybrid < 0.5 * min(ascd, asvrcd)
+
+
+def test_it_starts_as_fast_as_ascd():
+    whole = noisy()
+    best = whole.optimum().value
+
+    def gap(method: Any) -> float:
+        runs = tw.solve(whole, method, rounds=20, every=20, seeds=range(6))
+        return float(np.mean(runs.column("loss")[:, -1])) - best
+
+    hybrid, ascd, asvrcd = (gap(method) for method in (Hybrid(), ASCD(), ASVRCD()))
+    assert hybrid < asvrcd
+    assert hybrid < 2 * ascd
+
+
+def test_client_by_client_it_is_the_same_and_the_ledger_counts_what_happened(monkeypatch: pytest.MonkeyPatch):
+    whole = tw.Problem(problem("mixture", "logistic").objective, clients("logistic"))
+    built: list[messages.Messages] = []
+
+    def build(*arguments: Any) -> messages.Messages:
+        built.append(messages.Messages(*arguments))
+        return built[-1]
+
+    monkeypatch.setitem(engines.REGISTRY, "messages", build)
+    method = Hybrid(first=2)
+    fast, slow = (tw.solve(whole, method, iterations=80, every=5, engine=name) for name in ("simulate", "messages"))
+    np.testing.assert_allclose(slow.history["loss"], fast.history["loss"], rtol=1e-10)
+    np.testing.assert_allclose(slow.beta, fast.beta, rtol=0, atol=1e-10)
+    (happened,) = built[0].runs
+    assert happened.rounds == fast.ledger.rounds == slow.ledger.rounds
+    assert [c.evaluated for c in happened.clients] == list(
+        zip(fast.ledger.gradients_w, fast.ledger.gradients_beta, strict=True)
+    )
+
+
+def test_warm_started_at_the_optimum_it_does_not_stay_with_noise():
+    whole = noisy()
+    optimum = whole.optimum()
+    runs = [
+        tw.solve(whole, method, rounds=300, every=300, start=(optimum.w, optimum.beta)) for method in (Hybrid(), ASCD())
+    ]
+    hybrid, ascd = (run.history["loss"][-1] - optimum.value for run in runs)
+    assert hybrid < 0.3 * ascd
