@@ -160,6 +160,14 @@ def test_a_sampled_gradient_of_the_problem(buckets):
     assert_allclose(of_w, np.sum(expected, axis=0), atol=1e-15)
 
 
+def test_a_key_of_jax_will_do():
+    problem = make()
+    at = plain.point(problem)
+    expected = problem.gradient(*at, key=randomness.root(3), batch=2)
+    for key in (jax.random.key(3), jax.random.PRNGKey(3)):
+        assert_array_equal(flat(problem.gradient(*at, key=key, batch=2)), flat(expected))
+
+
 def test_slices_of_a_reshuffling_visit_every_row_once():
     oracle = Oracle(None, 1.0, make().member(1))  # 11 rows
     order = oracle.order(randomness.of(randomness.root(0), 0))

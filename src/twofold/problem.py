@@ -207,28 +207,29 @@ class Problem:
         return self.join(parts)
 
     def gradient(self, w: Pytree, beta: Pytree, *, key: Any = None, batch: int | None = None) -> tuple[Pytree, Pytree]:
-        """(∇_w F, ∇_β F) at real parameters, full or, with a key (`randomness.root(seed)`), on `batch` sampled rows each."""
+        """(∇_w F, ∇_β F) at real parameters, full or, with a key (`jax.random.key(seed)`), on `batch` sampled rows each."""
         return self.gradient_w(w, beta, key=key, batch=batch), self.gradient_beta(w, beta, key=key, batch=batch)
 
     def gradient_w(self, w: Pytree, beta: Pytree, *, key: Any = None, batch: int | None = None) -> Pytree:
         """∇_w F = Σ p_m ∇_w f_m; where the objective decouples the blocks this touches no β-gradient."""
         w, parts = self._real(w, beta)
-        return _gradient_w(self.objective, self.stacks, w, parts, key, self._batch(key, batch))
+        return _gradient_w(self.objective, self.stacks, w, parts, *self._sampling(key, batch))
 
     def gradient_beta(self, w: Pytree, beta: Pytree, *, key: Any = None, batch: int | None = None) -> Pytree:
         """∇_β F, whose block m is p_m ∇_β f_m, with a leading client axis."""
         w, parts = self._real(w, beta)
-        return self.join(_gradient_beta(self.objective, self.stacks, w, parts, key, self._batch(key, batch)))
+        return self.join(_gradient_beta(self.objective, self.stacks, w, parts, *self._sampling(key, batch)))
 
     def gradient_norm_squared(self, w: Pytree, beta: Pytree) -> jax.Array:
         """‖∇F‖² in the scaled space: what the gap certificate ‖∇F‖²/(2μ) needs."""
         of_w, of_beta = self.gradient(w, beta)
         return self.scale**2 * tree.squared_norm(of_w) + tree.squared_norm(of_beta)
 
-    def _batch(self, key: Any, batch: int | None) -> int | None:
+    def _sampling(self, key: Any, batch: int | None) -> tuple[Any, int | None]:
         if (key is None) != (batch is None):
             raise ValueError("A sampled gradient needs both key= and batch=; a full one neither.")
-        return batch
+        typed = key is not None and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+        return jax.random.key_data(key) if typed else key, batch
 
     def _real(self, w: Pytree, beta: Pytree) -> tuple[Pytree, tuple[Pytree, ...]]:
         expected = jax.tree.map(jnp.shape, self.start)

@@ -93,6 +93,14 @@ def test_splits_of_a_network(split, shared):
     plain.assert_gradient(problem)
 
 
+def test_a_name_is_not_a_prefix():
+    """`head` is that leaf or branch, and not everything that begins so."""
+    params = {"head": np.zeros(1), "header": np.zeros(2), "heads": {"a": np.zeros(3)}}
+    loss = tw.losses.custom(lambda p, x, y: 0.0, params)
+    problem = tw.Problem(tw.objectives.weight_sharing(loss, "head"), plain.clients())
+    assert sizes(problem) == ({"head": (1,)}, {"header": (2,), "heads/a": (3,)})
+
+
 def test_the_intercept_alone_can_be_private():
     clients = plain.clients()
     problem = tw.Problem(tw.objectives.weight_sharing(tw.losses.logistic(0.1, intercept=True), "weight"), clients)

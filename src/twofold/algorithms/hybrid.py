@@ -74,8 +74,7 @@ class Hybrid(Algorithm):
 
     def init(self, w0: Pytree) -> Shared:
         """y = z = v = w0, nothing checked, no control variates."""
-        unknown = jnp.asarray(jnp.inf)
-        return Shared(Triple(w0, w0, w0, tree.zeros(w0)), unknown, unknown, jnp.asarray(False))
+        return Shared(Triple(w0, w0, w0, tree.zeros(w0)), *map(jnp.asarray, (jnp.inf, jnp.inf, False)))
 
     def init_private(self, w0: Pytree, beta0: Pytree, oracle: GradientOracle) -> Triple:
         """y = z = v = β0."""
@@ -85,8 +84,7 @@ class Hybrid(Algorithm):
         """The w-coin, the ρ-coin, and whether k is one of the checks."""
         key, k = randomness.of(stream, k), jnp.asarray(k, jnp.int32)
         unit = jnp.ceil(self.first / jnp.where(self.p_w > 0, self.p_w, 1.0).astype(jnp.float32)).astype(jnp.int32)
-        times = k // unit
-        check = (k == times * unit) & (times & (times - 1) == 0)
+        check = (k % unit == 0) & (k // unit & (k // unit - 1) == 0)
         refresh = randomness.coin(randomness.at(key, 1), self.rho) | check
         return Plan(
             randomness.coin(key, self.p_w), refresh, check

@@ -10,14 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from twofold.experiments.base import Experiment
+from twofold.experiments.judge import Verdict, judge  # not on first use: the name must not become that of the module
 
 if TYPE_CHECKING:
-    from twofold.experiments.judge import Verdict, judge
     from twofold.experiments.runner import reproduce, without_times
 
 NAMES = ("mx2", "ews", "images", "pw", "reparam", "relaxation", "times", "rates", "hybrid")
 
-_HOMES = {"reproduce": "runner", "without_times": "runner", "judge": "judge", "Verdict": "judge"}
+_HOMES = {"reproduce": "runner", "without_times": "runner"}
 
 __all__ = ["NAMES", "Experiment", "Verdict", "available", "judge", "load", "reproduce", "without_times"]
 

@@ -90,7 +90,8 @@ def _look(field: str, value: Any, place: int) -> dict[str, Any]:
 def _canvas(rows: int, columns: int, title: str, size: tuple[float, float] = (2.35, 1.75)) -> tuple[Any, Any]:
     from matplotlib.figure import Figure as Canvas  # slow, and only for those who draw
 
-    canvas = Canvas(figsize=(0.7 + size[0] * columns, 0.85 + size[1] * rows), layout="constrained")
+    width = max(0.7 + size[0] * columns, 0.085 * len(title) + 0.6, 4.6)  # wide enough for its title and its legend
+    canvas = Canvas(figsize=(width, 0.85 + size[1] * rows), layout="constrained")
     canvas.get_layout_engine().set(w_pad=0.04, h_pad=0.04)  # type: ignore[union-attr]
     panels = canvas.subplots(rows, columns, squeeze=False)
     canvas.suptitle(title, fontsize=10.5, fontweight="bold", color=INK)
@@ -159,8 +160,20 @@ def _axes(panel: Any, metric: str, series: Sequence[Series]) -> None:
         panel.set_yscale("log")
         if metric == "gap" and values.size:
             panel.set_ylim(bottom=max(values.min() / 2, 1e-12))
-    panel.set_xlim(left=0)
+        _few_ticks(panel.yaxis)
     panel.margins(x=0.01)
+    panel.set_xlim(left=0)
+
+
+def _few_ticks(axis: Any, plain: bool = False) -> None:
+    """Labels at powers of ten on a log axis; where it spans less than two of them, at 2 and 5 (or 3) as well."""
+    from matplotlib.ticker import FuncFormatter, LogFormatterMathtext, LogLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    short = high / max(low, 1e-300) < 100
+    axis.set_major_locator(LogLocator(10, subs=(1, 3) if plain else (1, 2, 5) if short else (1,), numticks=7))
+    axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}") if plain or short else LogFormatterMathtext())
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _rates(figure: Figure, series: Sequence[Series]) -> Any:
@@ -184,6 +197,8 @@ def _rates(figure: Figure, series: Sequence[Series]) -> Any:
                 (handles[_name(value)],) = panel.plot(s["condition"], y, markersize=4, linewidth=1.1, zorder=3, **look)
             panel.set_xscale("log")
             panel.set_yscale("log")
+            _few_ticks(panel.xaxis, plain=True)
+            _few_ticks(panel.yaxis)
             dataset = next(s["dataset"] for s in series if s["objective"] == column)
             panel.set_title(
                 _name(column) + ("" if dataset == "chain" else f", {_name(dataset)}"), fontsize=9, fontweight="normal"

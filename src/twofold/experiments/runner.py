@@ -321,7 +321,7 @@ def document(experiment: Experiment, folder: Path, quick: bool, seconds: float) 
         "experiment": name,
         "title": experiment.title,
         "settings": {
-            "command": f"twofold reproduce {name}{' --quick' if quick else ''}",
+            "command": f"twofold reproduce {name} --out DIR{' --quick' if quick else ''}",
             "quick": quick,
             "facts": dict(experiment.facts),
             "data": list(sources),
