@@ -135,7 +135,6 @@ def test_another_number_in_a_custom_objective_compiles_nothing():
         tw.solve(Problem(dataclasses.replace(objective, params=0.2), clients("logistic")), method, rounds=5)
 
 
-@pytest.mark.xfail(strict=True, reason="losses.Held compares by its own identity, not by that of what it holds")
 def test_a_custom_objective_made_again_compiles_nothing():
     start, method = np.zeros(FEATURES), LSGD(eta=0.1)
     tw.solve(Problem(custom(start, 0.1), clients("logistic")), method, rounds=5)

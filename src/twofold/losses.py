@@ -271,10 +271,19 @@ class Custom:
 
 
 class Held:
-    """A pytree kept as part of the program: compared by identity, so that it can sit in a static field."""
+    """A value that an objective keeps for its start and that no compiled program ever reads.
+
+    So all of these count as equal: an objective that is made again, with another start of the same shape, compiles nothing.
+    """
 
     def __init__(self, value: Any) -> None:
         self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Held)
+
+    def __hash__(self) -> int:
+        return hash(Held)
 
 
 def custom(

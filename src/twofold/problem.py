@@ -228,8 +228,9 @@ class Problem:
     def _sampling(self, key: Any, batch: int | None) -> tuple[Any, int | None]:
         if (key is None) != (batch is None):
             raise ValueError("A sampled gradient needs both key= and batch=; a full one neither.")
-        typed = key is not None and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-        return jax.random.key_data(key) if typed else key, batch
+        if key is not None and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+            key = jax.random.key_data(key)
+        return key, batch
 
     def _real(self, w: Pytree, beta: Pytree) -> tuple[Pytree, tuple[Pytree, ...]]:
         expected = jax.tree.map(jnp.shape, self.start)

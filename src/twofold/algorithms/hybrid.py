@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from twofold import randomness, tree
+from twofold.algorithms import svrcd
 from twofold.algorithms.asvrcd import Triple
 from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Open, Setting, fill
-from twofold.algorithms.svrcd import counts
 from twofold.control import branch
 from twofold.randomness import Key
 from twofold.theory import stepsizes
@@ -138,7 +138,7 @@ class Hybrid(Algorithm):
 
     def evaluations(self, plan: Plan, rows: Any) -> Evaluations:
         """Two batches in the drawn block, and all rows of both blocks for a full gradient."""
-        return counts(plan, self.batch, rows)
+        return svrcd.counts(svrcd.Plan(plan.w, plan.refresh), self.batch, rows)
 
     def model(self, shared: Shared) -> Pytree:
         """The sequence y."""

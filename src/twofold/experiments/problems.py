@@ -72,7 +72,8 @@ def _published(name: str, parameters: Plain, assumed: LossConstants, problem: Pr
     M, of_w = problem.M, problem.scale**2
     mu = float(assumed.mu) / (M if name == "weight_sharing" else 3 * M)
     if name == "weight_sharing":  # 𝓛' of its two blocks differ there
-        return Constants(mu, *(2 * (of_w * float(assumed.L), float(assumed.calL) / M)))
+        w, beta = of_w * float(assumed.L), float(assumed.calL) / M
+        return Constants(mu, w, beta, w, beta)
     given = {key: value for key, value in parameters.items() if key != "split"}
     return getattr(theory, name)(assumed, **given, scale=problem.scale, clients=M).replace(mu=mu)
 

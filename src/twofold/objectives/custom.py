@@ -43,7 +43,7 @@ class Custom(Objective):
         if self.given is None:
             return None
         values: Any = self.given.value
-        return values(clients) if callable(values) else values
+        return values if isinstance(values, Constants) else values(clients)
 
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
         """Both parts: only the user knows what they mean."""

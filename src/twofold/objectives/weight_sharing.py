@@ -104,7 +104,7 @@ def _kind(split: Split, name: str, leaf: Any, leaves: int) -> Any:
     elif callable(split):
         chosen = np.asarray(split(name, leaf), bool)
     else:
-        chosen = np.asarray(any(_inside(name, branch) for branch in split))  # type: ignore[union-attr]
+        chosen = np.asarray(any(_inside(name, branch) for branch in split))
     if chosen.ndim and chosen.shape != leaf.shape[:1]:
         raise ValueError(f"The split of {name!r} has shape {chosen.shape}, but the leaf has shape {leaf.shape}.")
     if chosen.all() or not chosen.any():
