@@ -75,7 +75,9 @@ def main() -> None:
     for name in ("acd", "lsgd", "asvrcd"):
         algorithm, _ = complete(task, name, constants)
         if name != "lsgd":  # only silent iterations, the kind that theory makes the most frequent
-            algorithm = type(algorithm)(**{**vars(algorithm), "p_w": 1e-9, **({"rho": 1e-9} if name == "asvrcd" else {})})
+            algorithm = type(algorithm)(
+                **{**vars(algorithm), "p_w": 1e-9, **({"rho": 1e-9} if name == "asvrcd" else {})}
+            )
         engine = Simulate(algorithm, task, [0], task.start, 0)
         count = 20
         nowhere = np.zeros(count, np.int32)
@@ -93,7 +95,10 @@ def main() -> None:
         peak = memory.get("peak_bytes_in_use", 0) / 2**30
         row = {"method": name, "ms": 1e3 * min(times), "must_move_GB": moved / 1e9, "share": share, "peak_GiB": peak}
         out["rows"].append(row)
-        print(f"{name:8}{row['ms']:10.3f} ms{row['must_move_GB']:9.2f} GB{100 * share:7.0f} % of copy, peak {peak:.1f} GiB", flush=True)
+        print(
+            f"{name:8}{row['ms']:10.3f} ms{row['must_move_GB']:9.2f} GB{100 * share:7.0f} % of copy, peak {peak:.1f} GiB",
+            flush=True,
+        )
         del engine
     if arguments.json:
         with open(arguments.json, "w") as file:

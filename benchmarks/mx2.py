@@ -12,11 +12,12 @@ import argparse
 import dataclasses
 import json
 import time
+from functools import partial
 
 import numpy as np
-from numpy_reference import METHODS, Mixture
 
 import twofold as tw
+from numpy_reference import METHODS, Mixture
 from twofold.solver import complete
 
 GOALS = {(1, False): 10, (100, False): 30, (1, True): 30, (100, True): 140, (10, True): 150}
@@ -55,7 +56,7 @@ def main() -> None:
             if isinstance(v := getattr(algorithm, f.name), (int, float))
         }
         for every in map(int, arguments.every.split(",")):
-            slow = seconds(lambda: METHODS[name](reference, values, arguments.rounds, every, 0))
+            slow = seconds(partial(METHODS[name], reference, values, arguments.rounds, every, 0))
             for seeds in (1, arguments.seeds):
                 options = {"seeds": range(seeds)} if seeds > 1 else {"seed": 0}
 

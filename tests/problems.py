@@ -29,12 +29,12 @@ LOSSES = {
 
 
 @cache
-def clients(loss: str, weights: str | None = None, seed: int = 0) -> tw.Clients:
-    """Five clients who agree in part: the features of one seed, with the labels that a loss needs."""
+def clients(loss: str, weights: str | None = None, seed: int = 0, sizes: tuple[int, ...] = SIZES) -> tw.Clients:
+    """Clients who agree in part: the features of one seed, with the labels that a loss needs."""
     rng = np.random.default_rng(seed)
     common = rng.normal(size=(FEATURES, 3))
     pairs = []
-    for count in SIZES:
+    for count in sizes:
         x = rng.normal(size=(count, FEATURES))
         x /= np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1)
         score = x @ (4 * common + 2 * rng.normal(size=(FEATURES, 3))) + 0.1 * rng.normal(size=(count, 3))

@@ -76,9 +76,16 @@ class OfUser:
         return hash(self._same)
 
 
+def named(record: str | Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
+    """What to record as name → metric: one name, several, or a mapping to names and functions."""
+    if isinstance(record, str):
+        record = (record,)
+    return dict(record) if isinstance(record, Mapping) else {name: name for name in record}
+
+
 def resolve(record: Sequence[str] | Mapping[str, Any], problem: Problem) -> dict[str, Metric]:
     """The metrics to evaluate, from names and from functions of the user's own."""
-    wanted = dict(record) if isinstance(record, Mapping) else {name: name for name in record}
+    wanted = named(record)
     found: dict[str, Metric] = {}
     for name, metric in wanted.items():
         if name in COLUMNS:

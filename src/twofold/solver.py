@@ -166,7 +166,10 @@ class _Run:
         for note in self.notes:
             warnings.warn(note, TheoryWarning, stacklevel=3)
         self.metrics = measure.resolve(record, problem)
-        wanted = set(record.values()) if isinstance(record, Mapping) else set(record)
+        names = measure.named(record)
+        wanted = {metric for metric in names.values() if isinstance(metric, str)}
+        # A built-in metric under a name of the user's own gets a column of that name too.
+        self.aliases = {name: metric for name, metric in names.items() if isinstance(metric, str) and name != metric}
         self.wants_gap, self.wants_bound = "gap" in wanted, "bound" in wanted or budget.tol is not None
         if self.wants_bound:
             self.metrics["gradient_norm"] = measure.BUILT_IN["gradient_norm"]
@@ -208,19 +211,22 @@ class _Run:
         tracks = [_Track(self, schedule, row) for row in range(len(self.seeds))]
         self._record_start(tracks, engine, began)
         k, patience = 0, 32 if (self.budget.tol or self.budget.target or self.budget.seconds) else MOST_SLOTS
-        with _bar(self.options.progress, self._total()) as tick:
+        with _bar(self.options.progress, self._progress(tracks)[1]) as tick:
             while any(track.status is None for track in tracks):
                 count, where, flags = self._next(tracks, schedule, k, max(slots, 1), patience, bool(slots))
                 snapshots = engine.advance(k, count, where)
                 self._record(tracks, engine, snapshots, where, flags, k, began)
                 k, patience = k + count, min(2 * patience, MOST_SLOTS)
-                tick(min(t.rounds if self.by_rounds else t.k for t in tracks))
+                tick(self._progress(tracks)[0])
         took = time.perf_counter() - began
         return [track.result(took) for track in tracks]
 
-    def _total(self) -> int:
-        limits = [self.budget.rounds, None if self.by_rounds else self.budget.iterations]
-        return min((n for n in limits if n is not None), default=LONGEST)
+    def _progress(self, tracks: list[_Track]) -> tuple[int, int]:
+        """How far the slowest seed is, and how far it has to go, in rounds or else in iterations."""
+        rounds = self.budget.rounds if self.by_rounds else None
+        if rounds is not None or self.budget.iterations is None:
+            return min(t.rounds if self.by_rounds else t.k for t in tracks), self.budget.rounds or LONGEST
+        return min(t.k for t in tracks), self.budget.iterations
 
     def _next(
         self, tracks: list[_Track], schedule: Schedule, k: int, slots: int, patience: int, keep: bool
@@ -352,13 +358,14 @@ class _Track:
             with np.errstate(over="ignore"):  # a diverging float32 run may overflow here, and is told so below
                 values["bound"] = values["gradient_norm"] ** 2 / (2 * run.mu)
         rows = {
-            "round": course[:, 0],
+            "round": course[:, 0].astype(np.int64),
             "iteration": ks,
             "bytes": 2 * course[:, 1] * jnp.result_type(float).itemsize,
             "gradients_w": course[:, 2],
             "gradients_beta": course[:, 3],
             "seconds": np.full(len(ks), seconds),
             **values,
+            **{name: values[metric] for name, metric in run.aliases.items()},
         }
         broken = ~np.isfinite(size)
         for name in values.keys() & measure.BUILT_IN.keys():
@@ -462,6 +469,14 @@ class _Track:
         )  # fmt: skip
 
 
+def _first_rounds(budget: Budget) -> int | None:
+    """A bound for a first stage that a target alone would not end."""
+    others = (budget.iterations, budget.seconds, budget.tol)
+    if budget.target is not None and all(limit is None for limit in others):
+        raise ValueError("With Lambda=inf a target is for the second stage: say also when the first is over (rounds=).")
+    return None
+
+
 def _two_stages(problem: Problem, algorithm: Any, options: Options, seed: int) -> Result:
     """Λ = ∞: traditional federated learning, then everyone alone around its solution; one Result for both."""
     if options.constants is not None:
@@ -469,21 +484,24 @@ def _two_stages(problem: Problem, algorithm: Any, options: Options, seed: int) -
     objective: TwoStage = problem.objective  # type: ignore[assignment]
     w0, beta0 = problem.start if options.start is None else options.start
 
-    def stage(objective: Any, start: Any) -> Result:
+    def stage(objective: Any, **changes: Any) -> Result:
         part = Problem(objective, problem.clients)
-        return _Run(part, algorithm, dataclasses.replace(options, start=start), [seed]).go()[0]
+        return _Run(part, algorithm, dataclasses.replace(options, **changes), [seed]).go()[0]
 
-    first = stage(objective.first(), (w0, ()))
-    second = stage(objective.second(first.w), ((), beta0))
-    names = [name for name in first.history if name in second.history]
+    # The first stage has no β: a metric of (w, beta) and a target loss are about the second.
+    shared = {name: metric for name, metric in measure.named(options.record).items() if not callable(metric)}
+    budget = dataclasses.replace(
+        options.budget, target=None, rounds=options.budget.rounds or _first_rounds(options.budget)
+    )
+    first = stage(objective.first(), start=(w0, ()), record=shared, budget=budget)
+    second = stage(objective.second(first.w), start=((), beta0))
     sums = ("round", "iteration", "bytes", "gradients_w", "gradients_beta", "seconds")
-    columns = {
-        name: np.concatenate(
-            [first.history[name], second.history[name] + (first.history[name][-1] if name in sums else 0)]
-        )
-        for name in names
-    }
-    columns["stage"] = np.repeat([1, 2], [len(first.history["round"]), len(second.history["round"])])
+    records = len(first.history["round"])
+    columns = {}
+    for name, after in second.history.items():
+        before = first.history[name] if name in first.history else np.full(records, np.nan)
+        columns[name] = np.concatenate([before, after + (before[-1] if name in sums else 0)])
+    columns["stage"] = np.repeat([1, 2], [records, len(second.history["round"])])
     worst = next((run for run in (first, second) if run.status == "diverged"), second)
     return Result(
         w=first.w, beta=second.beta, history=History(columns), ledger=first.ledger + second.ledger, status=worst.status,

@@ -16,7 +16,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import twofold as tw
-from problems import ALPHAS, LOSSES, clients
+from problems import ALPHAS, LOSSES
+from problems import clients as make_clients
 from twofold import engines
 from twofold.algorithms import ACD, ASCD, ASVRCD, LSGD, SCD, SVRCD, Algorithm, L2SGDPlus, PFedMe
 from twofold.engines import messages
@@ -118,6 +119,11 @@ class Spy(Algorithm):
 
 
 # --- what is run ------------------------------------------------------------------------------------------------------
+
+
+def clients(loss: str, weights: str | None = None) -> tw.Clients:
+    """Unequal clients, but of three sizes only: the engine of messages compiles its gradients for each."""
+    return make_clients(loss, weights, sizes=(7, 15, 7, 12, 12))
 
 
 def problem(kind: str = "mixture") -> Problem:

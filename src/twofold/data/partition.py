@@ -208,7 +208,7 @@ def _power_law_sizes(n_rows: int, clients: int, exponent: float, min_rows: int) 
     while True:
         ideal = weights[:large] / weights[:large].sum() * (n_rows - (clients - large) * min_rows)
         keep = int(np.count_nonzero(ideal >= min_rows))
-        if keep == large or large == 1:
+        if large in (keep, 1):
             break
         large = max(keep, 1)
     sizes = np.full(clients, min_rows, np.int64)

@@ -66,8 +66,8 @@ class Cell:
         return json.loads(json.dumps(values, default=list))
 
     def where(self) -> str:
-        """Its labels in words, for a progress bar or an error."""
-        return " · ".join(str(value) for value in self.labels.values() if value is not None)
+        """Its labels in a few words, for a progress bar."""
+        return " ".join(str(value) for name, value in self.labels.items() if name != "variant" and value is not None)
 
 
 def grid(

@@ -12,18 +12,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from twofold import data, losses, objectives
+from twofold import data, losses, metrics, objectives
 from twofold.clients import Clients
 from twofold.experiments.base import Plain
 from twofold.losses import Rows
+from twofold.objectives.base import Objective
 from twofold.problem import Problem
 from twofold.theory import constants as theory
 from twofold.theory.constants import Constants, LossConstants
 from twofold.theory.instances import lower_bound_instance
-from twofold.tree import Pytree
+from twofold.tree import Pytree, record
 
-Measure = Callable[[Pytree, Pytree], Any]
-"""A figure of real (w, β), as `solve(record=...)` takes it."""
+Measure = Callable[[Pytree, Pytree], Any] | str
+"""A function of real (w, β), or a name, as `solve(record=...)` takes it."""
 
 
 class Setup(NamedTuple):
@@ -36,13 +37,14 @@ class Setup(NamedTuple):
 
 
 class Data(NamedTuple):
-    """Clients, their loss, the μ' and 𝓛' of the published runs, and what is measured beyond the loss."""
+    """Clients, their loss, the μ' and 𝓛' of the published runs, what is measured beyond the loss, and test rows."""
 
     clients: Clients
     loss: Any
     assumed: LossConstants | None
-    measures: Callable[[Problem], dict[str, Measure]]
+    measures: dict[str, Measure]
     provenance: str
+    test: tuple[Any, Any] | None = None
 
 
 _LOCK = threading.Lock()
@@ -62,9 +64,12 @@ def _setup(text: str, wide: bool) -> Setup:
         return Setup(lower_bound_instance(**values), None, {}, "the lower-bound instance of twofold.theory.instances")
     found = SOURCES[source](**values)
     name = parameters.pop("name")
-    problem = Problem(getattr(objectives, name)(found.loss, **parameters), found.clients, rescale=rescale)
+    objective = getattr(objectives, name)(found.loss, **parameters)
+    if found.test is not None:
+        objective = Examined(objective, found.test)
+    problem = Problem(objective, found.clients, rescale=rescale)
     known = None if found.assumed is None else _published(name, parameters, found.assumed, problem)
-    return Setup(problem, known, found.measures(problem), found.provenance)
+    return Setup(problem, known, found.measures, found.provenance)
 
 
 def _published(name: str, parameters: Plain, assumed: LossConstants, problem: Problem) -> Constants:
@@ -92,7 +97,7 @@ def _mixture(sigma_h: float, clients: int, rows: int) -> Data:
 
     return Data(
         Clients.from_list(made.clients), losses.logistic(), LossConstants(known.mu, known.smoothness, known.smoothness),
-        lambda _: {"error": error}, f"synthetic mixture data, seed {data.synthetic.PAPER_SEED}, σ_h = {sigma_h:g}",
+        {"error": error}, f"synthetic mixture data, seed {data.synthetic.PAPER_SEED}, σ_h = {sigma_h:g}",
     )  # fmt: skip
 
 
@@ -117,7 +122,7 @@ def _sharing(sigma_h: float, clients: int, rows: int, stretch: bool = False) -> 
     return Data(
         Clients.from_list([(x * scale, y) for x, y in made.clients]), losses.logistic(),
         LossConstants(data.synthetic.paper_constants(made).mu, norms[:, :shared].max(), norms[:, shared:].max()),
-        lambda _: {"error": error}, f"synthetic weight-sharing data, seed {data.synthetic.PAPER_SEED}, σ_h = {sigma_h:g}",
+        {"error": error}, f"synthetic weight-sharing data, seed {data.synthetic.PAPER_SEED}, σ_h = {sigma_h:g}",
     )  # fmt: skip
 
 
@@ -140,24 +145,58 @@ def _images(
     test_x, test_y = (jnp.asarray(np.stack(arrays)) for arrays in zip(*testing, strict=True))
     loss = losses.softmax(10, l2=l2, intercept=True)
 
-    def measures(problem: Problem) -> dict[str, Measure]:
-        objective = problem.objective
-        own = objective.own(problem.clients)
-
-        def accuracy(w: Pytree, beta: Pytree) -> jax.Array:
-            """With the private part alone, as the paper has it."""
-            return jnp.mean(jax.vmap(loss.grade)(beta, test_x, test_y))
-
-        def accuracy_personal(w: Pytree, beta: Pytree) -> jax.Array:
-            """With what the objective predicts with; none of the three looks at its training rows for that."""
-            nobody = Rows((), (), jnp.zeros(0))
-            grades = jax.vmap(lambda b, o, x, y: objective.grade(w, b, nobody, o, x, y))(beta, own, test_x, test_y)
-            return jnp.mean(grades)
-
-        return {"accuracy": accuracy, "accuracy_personal": accuracy_personal}
-
     assumed = LossConstants(0.01, 1.0, 1.0)
-    return Data(Clients.from_list(training), loss, assumed, measures, f"{provenance} {split.description}.")
+    clients_of = Clients.from_list(training)
+    return Data(clients_of, loss, assumed, EXAMS, f"{provenance} {split.description}.", (test_x, test_y))
+
+
+@record
+class Examined(Objective):
+    """An objective with everybody's test rows on board; to all others it is that objective.
+
+    A measure that closes over its data is compiled anew for every data set, data and all. The objective is an argument of
+    every program, so what is on board of it is measured by one program for all data of one shape.
+    """
+
+    inner: Objective
+    test: tuple[Any, Any]
+
+    def bind(self, clients: Clients) -> Objective:
+        """The bound objective, with the same test rows."""
+        return Examined(self.inner.bind(clients), self.test)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+
+def _of_inner(name: str) -> Any:
+    return property(lambda self: getattr(self.inner, name))
+
+
+for _name in ("name", "convex", "equation", "init", "value", "constants", "personal", "own", "grade", "predict"):
+    setattr(Examined, _name, _of_inner(_name))
+
+
+def _accuracy(program: tuple, w: Pytree, parts: tuple) -> jax.Array:
+    """With the private part alone, as the paper has it."""
+    objective, _, _ = program
+    return jnp.mean(jax.vmap(objective.loss.grade)(parts[0], *objective.test))
+
+
+def _accuracy_personal(program: tuple, w: Pytree, parts: tuple) -> jax.Array:
+    """With what the objective predicts with; none of the paper's three looks at training rows for that."""
+    objective, _, (stack,) = program
+    nobody = Rows((), (), jnp.zeros(0))
+    one = jax.vmap(lambda beta, own, x, y: objective.grade(w, beta, nobody, own, x, y))
+    return jnp.mean(one(parts[0], stack.own, *objective.test))
+
+
+EXAMS = {"accuracy": "examined accuracy", "accuracy_personal": "examined accuracy_personal"}
+"""The measures of an examined objective, by the names under which `solve` knows them."""
+
+metrics.BUILT_IN |= {EXAMS["accuracy"]: _accuracy, EXAMS["accuracy_personal"]: _accuracy_personal}
 
 
 def _school(schools: int, l2: float) -> Data:
@@ -170,7 +209,7 @@ def _school(schools: int, l2: float) -> Data:
     y = data.normalise.standardise(np.concatenate([y for _, y in pairs])[:, None])[:, 0]
     clients = Clients.from_list(list(zip(np.split(x, counts), np.split(y, counts), strict=True)))
     files = ", ".join(f"{name} (md5 {md5})" for name, md5 in loaded.files)
-    return Data(clients, losses.squared(l2=l2), None, lambda _: {}, f"School: {schools} schools from {files}.")
+    return Data(clients, losses.squared(l2=l2), None, {}, f"School: {schools} schools from {files}.")
 
 
 SOURCES: dict[str, Callable[..., Data]] = {

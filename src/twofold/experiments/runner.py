@@ -124,7 +124,9 @@ def _table(runs: Results, about: Plain) -> Any:
 
     lengths = [len(r.history["round"]) for r in runs]
     columns = {"seed": np.repeat([r.seed for r in runs], lengths)}
-    columns |= {name: np.concatenate([r.history[name] for r in runs]) for name in runs[0].history}
+    columns |= {
+        name.removeprefix("examined "): np.concatenate([r.history[name] for r in runs]) for name in runs[0].history
+    }
     return pa.table(columns).replace_schema_metadata({"twofold": json.dumps(about)})
 
 
@@ -448,12 +450,13 @@ def _bars(progress: bool | None, experiments: int) -> Iterator[Callable]:
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
+    from rich.table import Column
 
     columns = (
-        TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"),
-        TimeRemainingColumn(), TextColumn("[dim]{task.fields[now]}"),
+        TextColumn("{task.description:<10}"), BarColumn(16), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"),
+        TimeRemainingColumn(), TextColumn("[dim]{task.fields[now]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
     )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with Progress(*columns, console=Console(stderr=True), expand=True) as bar:
 
         @contextmanager
         def loud(experiment: Experiment, total: int, done: int) -> Iterator[Callable[[str], None]]:

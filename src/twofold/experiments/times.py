@@ -5,7 +5,7 @@ from __future__ import annotations
 from twofold.experiments import ews, mx2
 from twofold.experiments.base import PUBLISHED, THEORY, Experiment, by_default, by_variant
 
-ONE = {"seeds": (0,), "optimum": False, "warm_up": 2}
+ONE = {"seeds": (0,), "every": 1, "optimum": False, "warm_up": 2}
 
 EXPERIMENT = Experiment(
     name="times",
