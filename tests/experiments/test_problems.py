@@ -78,10 +78,28 @@ def test_images_are_measured_both_ways(data_folder: Path):
     setup = problems.setup(spec)
     w, beta = setup.problem.start
     assert float(setup.problem.value(w, beta)) == pytest.approx(2 * np.log(10), rel=1e-6)  # 0.0921 in units of 0.02
-    w = jax.tree.map(lambda leaf: jnp.asarray(np.random.default_rng(0).normal(size=leaf.shape)), w)
-    private, personal = (float(setup.measures[name](w, beta)) for name in ("accuracy", "accuracy_personal"))
-    assert 0 <= private <= 1
-    assert private != personal  # β = 0 says nothing, the blend with w something
+    rng = np.random.default_rng(0)
+    w, beta = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), (w, beta))
+    run = tw.solve(
+        setup.problem,
+        "ascd",
+        rounds=1,
+        start=(w, beta),
+        record=list(setup.measures.values()),
+        constants=setup.published,
+    )
+    assert setup.measures == problems.EXAMS
+    x, y = (np.asarray(part) for part in setup.problem.objective.test)
+    assert x.shape == (4, 30, 784)
+
+    def right(weight: np.ndarray, bias: np.ndarray) -> float:
+        score = np.einsum("mnd,mdc->mnc", x, weight) + bias[:, None]
+        return float(np.mean(np.argmax(score, axis=2) == y))
+
+    blend = jax.tree.map(lambda b, s: 0.9 * np.asarray(b) + 0.1 * np.asarray(s), beta, w)  # α = 0.05·2
+    alone = jax.tree.map(np.asarray, beta)
+    assert run.history["examined accuracy"][0] == pytest.approx(right(alone["weight"], alone["bias"]))
+    assert run.history["examined accuracy_personal"][0] == pytest.approx(right(blend["weight"], blend["bias"]))
     assert setup.provenance.startswith("mnist: 10,000 images from t10k-images-idx3-ubyte.gz")
     assert "4 clients with 20 training and 30 test rows" in setup.provenance
 

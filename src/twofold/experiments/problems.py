@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -32,7 +32,7 @@ class Setup(NamedTuple):
 
     problem: Problem
     published: Constants | None
-    measures: dict[str, Measure]
+    measures: Mapping[str, Measure]
     provenance: str
 
 
@@ -42,7 +42,7 @@ class Data(NamedTuple):
     clients: Clients
     loss: Any
     assumed: LossConstants | None
-    measures: dict[str, Measure]
+    measures: Mapping[str, Measure]
     provenance: str
     test: tuple[Any, Any] | None = None
 
