@@ -61,17 +61,18 @@ def must_move(name: str, clients: int, rows: int, itemsize: int, tau: int) -> fl
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--case", default="b", choices=CASES)
+    parser.add_argument("--case", choices=CASES, help="default: b on an accelerator, small on a CPU")
     parser.add_argument("--json")
     arguments = parser.parse_args()
-    clients, rows = CASES[arguments.case]
     device = jax.devices()[0]
+    case = arguments.case or ("small" if device.platform == "cpu" else "b")
+    clients, rows = CASES[case]
     bandwidth = copy_bandwidth(0.25 if device.platform == "cpu" else 4.0)
     print(f"{device.device_kind}, jax {jax.__version__}; copy {bandwidth / 1e9:,.0f} GB/s")
     task = problem(clients, rows)
     M = clients
     constants = Constants(mu=1e-4 / M, L_w=0.1 / M, L_beta=0.6 / M, calL_w=0.1 / M, calL_beta=0.6 / M)
-    out = {"device": device.device_kind, "jax": jax.__version__, "copy": bandwidth, "case": arguments.case, "rows": []}
+    out = {"device": device.device_kind, "jax": jax.__version__, "copy": bandwidth, "case": case, "rows": []}
     for name in ("acd", "lsgd", "asvrcd"):
         algorithm, _ = complete(task, name, constants)
         if name != "lsgd":  # only silent iterations, the kind that theory makes the most frequent
