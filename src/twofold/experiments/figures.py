@@ -34,6 +34,7 @@ ORDER = (
     "lower bound",
 )
 LOOKS = {name: i for i, name in enumerate(("asvrcd", "ascd", "l2sgd_plus", "pfedme", "hybrid", "acd", "lsgd"))}
+LOOKS |= {"asvrcd (ρ = p_w)": 2, "svrcd": 3}  # never in one figure with L2SGD+ or pFedMe
 DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (8, 2)), "-")
 MARKS = "osD^v<>"
 Series = Mapping[str, Any]
@@ -187,7 +188,7 @@ def _rates(figure: Figure, series: Sequence[Series]) -> Any:
         for panel, column in zip(panels[0], columns, strict=True):
             for s in (s for s in series if s["objective"] == column):
                 value = s["method"]
-                i = lines.index(value)
+                i = LOOKS.get(value, 0)
                 look = (
                     {"color": QUIET, "linestyle": (0, (4, 2)) if value == "theory" else (0, (1, 1.5)), "marker": ""}
                     if value in ("theory", "lower bound")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import Any
 
 from twofold.experiments.base import THEORY, Cell, Experiment, Figure, Plain, grid
@@ -47,11 +46,12 @@ def _cells() -> tuple[Cell, ...]:
 def summary(document: dict[str, Any]) -> dict[str, Any]:
     """One series per objective and method: the rounds to ε (`mean`) against √(L^w/μ) (`condition`), and theory's beside it."""
 
-    def place(about: dict[str, Any]) -> tuple[str, ...]:
-        return tuple(about["cell"][name] for name in ("objective", "dataset", "method"))
-
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for about in document["settings"]["cells"]:
+        place = tuple(about["cell"][name] for name in ("objective", "dataset", "method"))
+        groups.setdefault(place, []).append(about)
     drawn = []
-    for (objective, dataset, method), group in groupby(sorted(document["settings"]["cells"], key=place), key=place):
+    for (objective, dataset, method), group in groups.items():
         points = sorted(group, key=lambda about: about["condition"])
         where = {"variant": THEORY, "objective": objective, "dataset": dataset, "level": None, "metric": "rounds"}
         condition = [about["condition"] for about in points]
