@@ -45,6 +45,8 @@ def repeat(times: Any, body: Callable[[Any, Pytree], Pytree], start: Pytree) -> 
         for i in range(int(times)):
             start = body(jnp.asarray(i, jnp.int32), start)
         return start
+    if isinstance(times, int) and times == 1:
+        return body(jnp.int32(0), start)
     return lax.fori_loop(jnp.int32(0), jnp.asarray(times, jnp.int32), body, start)
 
 

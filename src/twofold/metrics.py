@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +49,12 @@ COLUMNS = ("round", "iteration", "bytes", "gradients_w", "gradients_beta", "seco
 """What every history has besides its metrics."""
 
 
+class OfProgram(NamedTuple):
+    """A metric of (program, w, parts), for a mapping given to `record=`: what it needs is on board of the objective."""
+
+    function: Metric
+
+
 class OfUser:
     """A user's metric of (w, beta), beta in client order; equal when made of the same function and order."""
 
@@ -90,10 +96,10 @@ def resolve(record: Sequence[str] | Mapping[str, Any], problem: Problem) -> dict
     for name, metric in wanted.items():
         if name in COLUMNS:
             raise ValueError(f"A metric cannot be called {name!r}: the history has a column of that name already.")
-        if callable(metric):
+        if callable(metric) or isinstance(metric, OfProgram):
             if name in BUILT_IN or name in DERIVED:
                 raise ValueError(f"A metric of your own cannot be called {name!r}: that name is built in.")
-            found[name] = OfUser(metric, problem)
+            found[name] = metric.function if isinstance(metric, OfProgram) else OfUser(metric, problem)
             continue
         base = DERIVED.get(metric, metric)
         if base not in BUILT_IN:

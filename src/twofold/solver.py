@@ -489,7 +489,7 @@ def _two_stages(problem: Problem, algorithm: Any, options: Options, seed: int) -
         return _Run(part, algorithm, dataclasses.replace(options, **changes), [seed]).go()[0]
 
     # The first stage has no β: a metric of (w, beta) and a target loss are about the second.
-    shared = {name: metric for name, metric in measure.named(options.record).items() if not callable(metric)}
+    shared = {name: metric for name, metric in measure.named(options.record).items() if isinstance(metric, str)}
     budget = dataclasses.replace(
         options.budget, target=None, rounds=options.budget.rounds or _first_rounds(options.budget)
     )

@@ -85,7 +85,7 @@ def test_images_are_measured_both_ways(data_folder: Path):
         "ascd",
         rounds=1,
         start=(w, beta),
-        record=list(setup.measures.values()),
+        record=setup.measures,
         constants=setup.published,
     )
     assert setup.measures == problems.EXAMS
@@ -98,8 +98,8 @@ def test_images_are_measured_both_ways(data_folder: Path):
 
     blend = jax.tree.map(lambda b, s: 0.9 * np.asarray(b) + 0.1 * np.asarray(s), beta, w)  # α = 0.05·2
     alone = jax.tree.map(np.asarray, beta)
-    assert run.history["examined accuracy"][0] == pytest.approx(right(alone["weight"], alone["bias"]))
-    assert run.history["examined accuracy_personal"][0] == pytest.approx(right(blend["weight"], blend["bias"]))
+    assert run.history["accuracy"][0] == pytest.approx(right(alone["weight"], alone["bias"]))
+    assert run.history["accuracy_personal"][0] == pytest.approx(right(blend["weight"], blend["bias"]))
     assert setup.provenance.startswith("mnist: 10,000 images from t10k-images-idx3-ubyte.gz")
     assert "4 clients with 20 training and 30 test rows" in setup.provenance
 

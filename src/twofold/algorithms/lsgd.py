@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -30,11 +31,10 @@ class Shared(NamedTuple):
 
 
 class Private(NamedTuple):
-    """β_m, this client's running averages of (w_m, β_m), and their common total weight."""
+    """β_m; where it was asked for, the running average of (w_m, β_m) and its total weight."""
 
     beta: Pytree
     average: Pytree
-    total: Any
 
 
 class Message(NamedTuple):
@@ -51,8 +51,7 @@ class LSGD(Algorithm):
     The β-step carries the 1/M that the printed algorithm lost: Theorem local's step size assumes it.
     `eta` is a number or any schedule of the local step's number (`theory.stepsizes.pl_schedule`, an optax schedule).
     `epochs` replaces `tau` by reshuffled passes over each client's own rows, so larger clients take more steps.
-    `average=True` reports the weighted average of iterates that the convex theorem speaks of (weights (1−ημ)^(−k−1)),
-    at the price of a second w in every message.
+    `average=True` reports the convex theorem's average of iterates, weights (1−ημ)^(−k−1); it sends a second w.
     """
 
     eta: Open = None
@@ -84,14 +83,20 @@ class LSGD(Algorithm):
     def _steps_per_epoch(self, rows: Any) -> Any:
         return 1 if self.batch is None else -(-rows // self.batch)
 
+    def _samples(self, oracle: GradientOracle, key: Key, e: Any) -> Callable[[Any], Any]:
+        """The pass's samples by number: fresh draws, or slices of this epoch's order."""
+        if self.epochs is None:
+            return lambda i: oracle.sample(randomness.at(key, i), self.batch)
+        order, batch = oracle.order(randomness.at(key, e)), self.batch
+        return lambda i: None if batch is None else oracle.slice(order, i * batch, batch)
+
     def init(self, w0: Pytree) -> Shared:
         """Start at w0."""
         return Shared(w0, tree.zeros(w0) if self.average else ())
 
     def init_private(self, w0: Pytree, beta0: Pytree, oracle: GradientOracle) -> Private:
         """Start at β0."""
-        average = (tree.zeros(w0), tree.zeros(beta0)) if self.average else ()
-        return Private(beta0, average, jnp.zeros(()))
+        return Private(beta0, (tree.zeros((w0, beta0)), jnp.zeros(())) if self.average else ())
 
     def plan(self, stream: jax.Array, k: Any) -> Plan:
         """No coins."""
@@ -103,41 +108,24 @@ class LSGD(Algorithm):
         """The local steps, from the shared w."""
 
         def step(number: Any, sample: Any, state: tuple) -> tuple:
-            w, beta, average, total = state
+            w, beta, average = state
             eta: Any = self.eta(number) if callable(self.eta) else self.eta
             if self.average:
                 # S_k = 1 + (1−ημ)S_{k−1}: the weights (1−ημ)^(−k−1), normalised so that nothing overflows.
-                total = 1 + (1 - eta * self.mu) * total
-                average = tree.combine((1 - 1 / total, average), (1 / total, (w, beta)))
+                total = 1 + (1 - eta * self.mu) * average[1]
+                average = (tree.combine((1 - 1 / total, average[0]), (1 / total, (w, beta))), total)
             of_w, of_beta = oracle.gradients(w, beta, sample)
-            return tree.combine((1.0, w), (-eta, of_w)), tree.combine((1.0, beta), (-eta, of_beta)), average, total
+            return tree.combine((1.0, w), (-eta, of_w)), tree.combine((1.0, beta), (-eta, of_beta)), average
 
-        def steps(state: tuple) -> tuple:
-            first = plan.k * self.tau
+        passes, each = (1, self.tau) if self.epochs is None else (self.epochs, self._steps_per_epoch(oracle.count))
+        first = plan.k * passes * each
 
-            def one(i: Any, state: tuple) -> tuple:
-                return step(first + i, oracle.sample(randomness.at(key, i), self.batch), state)
+        def one_pass(e: Any, state: tuple) -> tuple:
+            draw = self._samples(oracle, key, e)
+            return repeat(each, lambda i, state: step(first + e * each + i, draw(i), state), state)
 
-            return repeat(self.tau, one, state)
-
-        def epochs(state: tuple) -> tuple:
-            each = self._steps_per_epoch(oracle.count)
-            first = plan.k * self.epochs * each
-
-            def epoch(e: Any, state: tuple) -> tuple:
-                order = oracle.order(randomness.at(key, e))
-
-                def one(i: Any, state: tuple) -> tuple:
-                    sample = None if self.batch is None else oracle.slice(order, i * self.batch, self.batch)
-                    return step(first + e * each + i, sample, state)
-
-                return repeat(each, one, state)
-
-            return repeat(self.epochs, epoch, state)
-
-        start = (shared.w, private.beta, private.average, private.total)
-        w, beta, average, total = (steps if self.epochs is None else epochs)(start)
-        return Private(beta, average, total), Message(w, average[0] if self.average else ())
+        w, beta, average = repeat(passes, one_pass, (shared.w, private.beta, private.average))
+        return Private(beta, average), Message(w, average[0][0] if self.average else ())
 
     def server(self, plan: Plan, shared: Shared, mean: Message) -> Shared:
         """w is the mean of the w_m."""
@@ -145,14 +133,12 @@ class LSGD(Algorithm):
 
     def sends(self, plan: Plan) -> Message:
         """Every round sends."""
-        yes = jnp.ones_like(plan.k, dtype=bool)
-        return Message(yes, yes)
+        return Message(*2 * (jnp.ones_like(plan.k, dtype=bool),))
 
     def evaluations(self, plan: Plan, rows: Any) -> Evaluations:
         """τ batches; with epochs every row once per epoch."""
         each = self.tau * size_of_batch(self.batch, rows) if self.epochs is None else self.epochs * rows
-        count = jnp.broadcast_to(jnp.asarray(each), jnp.broadcast_shapes(jnp.shape(plan.k), jnp.shape(each)))
-        return Evaluations(count, count)
+        return Evaluations(*2 * (each + jnp.zeros_like(plan.k),))
 
     def model(self, shared: Shared) -> Pytree:
         """w, or its weighted average."""
@@ -160,4 +146,4 @@ class LSGD(Algorithm):
 
     def personal(self, private: Private) -> Pytree:
         """β_m, or its weighted average."""
-        return private.average[1] if self.average else private.beta
+        return private.average[0][1] if self.average else private.beta

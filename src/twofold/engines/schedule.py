@@ -75,13 +75,17 @@ def _kinds(algorithm: Algorithm, common: jax.Array, k: jax.Array) -> jax.Array:
 def message_sizes(algorithm: Algorithm, problem: Problem) -> list[int]:
     """The number of scalars in each part of the algorithm's message."""
     w, beta = problem.start
-    beta = jax.tree.map(lambda leaf: leaf[0], beta)
-    member = jax.tree.map(lambda leaf: leaf[0], problem.stacks[0])
+    member, beta = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), (problem.stacks[0], beta)
+    )
+    message = _message.eval_shape(algorithm, problem.objective, problem.scale, member, w, beta)
+    return [tree.size(part) for part in message]
 
-    def message() -> Any:
-        oracle, stream = Oracle(problem.objective, problem.scale, member), randomness.root(0)
-        private = algorithm.init_private(w, beta, oracle)
-        plan = algorithm.plan(stream, jnp.int32(0))
-        return algorithm.client(plan, algorithm.init(w), private, oracle, randomness.of(stream, 0))[1]
 
-    return [tree.size(part) for part in jax.eval_shape(message)]
+@jax.jit
+def _message(algorithm: Algorithm, objective: Any, scale: Any, member: Any, w: Any, beta: Any) -> Any:
+    """A client's message; never run, and traced once for all problems of one shape."""
+    oracle, stream = Oracle(objective, scale, member), randomness.root(0)
+    private = algorithm.init_private(w, beta, oracle)
+    plan = algorithm.plan(stream, jnp.int32(0))
+    return algorithm.client(plan, algorithm.init(w), private, oracle, randomness.of(stream, 0))[1]

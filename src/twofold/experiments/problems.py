@@ -23,8 +23,8 @@ from twofold.theory.constants import Constants, LossConstants
 from twofold.theory.instances import lower_bound_instance
 from twofold.tree import Pytree, record
 
-Measure = Callable[[Pytree, Pytree], Any] | str
-"""A function of real (w, β), or a name, as `solve(record=...)` takes it."""
+Measure = Callable[[Pytree, Pytree], Any] | metrics.OfProgram
+"""A function of real (w, β), or of a whole program, as `solve(record=...)` takes it."""
 
 
 class Setup(NamedTuple):
@@ -193,10 +193,8 @@ def _accuracy_personal(program: tuple, w: Pytree, parts: tuple) -> jax.Array:
     return jnp.mean(one(parts[0], stack.own, *objective.test))
 
 
-EXAMS = {"accuracy": "examined accuracy", "accuracy_personal": "examined accuracy_personal"}
-"""The measures of an examined objective, by the names under which `solve` knows them."""
-
-metrics.BUILT_IN |= {EXAMS["accuracy"]: _accuracy, EXAMS["accuracy_personal"]: _accuracy_personal}
+EXAMS = {"accuracy": metrics.OfProgram(_accuracy), "accuracy_personal": metrics.OfProgram(_accuracy_personal)}
+"""The measures of an examined objective."""
 
 
 def _school(schools: int, l2: float) -> Data:

@@ -124,9 +124,9 @@ def _table(runs: Results, about: Plain) -> Any:
 
     lengths = [len(r.history["round"]) for r in runs]
     columns = {"seed": np.repeat([r.seed for r in runs], lengths)}
-    columns |= {
-        name.removeprefix("examined "): np.concatenate([r.history[name] for r in runs]) for name in runs[0].history
-    }
+    for name in runs[0].history:
+        values = np.concatenate([r.history[name] for r in runs])
+        columns[name] = values.astype(np.float64) if values.dtype.kind == "f" else values  # whatever it was computed in
     return pa.table(columns).replace_schema_metadata({"twofold": json.dumps(about)})
 
 
