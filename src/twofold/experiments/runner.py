@@ -135,10 +135,14 @@ def _table(runs: Results, about: Plain) -> Any:
 
 @cache
 def _code() -> str:
-    """A digest of all code that a number can depend on: the library without what draws, judges and reports."""
+    """A digest of all code that a number can depend on: the library without what tells, draws, judges and reports.
+
+    Which cells an experiment has is not in it: what a cell is decides the rest of its name.
+    """
     root = Path(__file__).parents[1]
-    left_out = {"cli.py", "demo.py", "judge.py", "figures.py", "published.py"}
-    files = [p for p in sorted(root.rglob("*.py")) if p.name not in left_out and "report" not in p.parts]
+    here = {root / "experiments" / name for name in ("problems.py", "runner.py")}
+    others = (p for p in root.rglob("*.py") if not {"experiments", "report", "cli.py", "demo.py"} & set(p.parts))
+    files = sorted(here.union(others))
     return digest(*((str(p.relative_to(root)), digest(p.read_text())) for p in files), jax.__version__)
 
 
