@@ -16,6 +16,7 @@ from twofold.experiments.judge import (
     HOLDS,
     IN_PART,
     MISSING,
+    TOO_LITTLE,
     Book,
     Check,
     Verdict,
@@ -68,7 +69,11 @@ def test_the_shares_that_decide():
     assert of(10, 0) == of(9, 1) == of(18, 2) == HOLDS
     assert of(8, 2) == of(2, 1) == of(1, 1) == IN_PART
     assert of(1, 2) == of(0, 5) == FAILS
-    assert verdict_of([]) == verdict_of([Check("", None, {})]) == MISSING
+    assert (
+        verdict_of([]) == verdict_of([Check("", None, {})]) == verdict_of([Check("", None, {})], quick=True) == MISSING
+    )
+    few = [Check("", True, {})] * 4 + [Check("", None, {})] * 5
+    assert (verdict_of(few), verdict_of(few[:-1]), verdict_of(few[:-1], quick=True)) == (TOO_LITTLE, HOLDS, TOO_LITTLE)
 
 
 def test_without_documents_only_what_needs_none_is_judged():
@@ -153,7 +158,7 @@ def test_images():
 
 def test_what_was_not_run_is_told():
     found = verdict("images-ascd", pictures({"lsgd": 0.5, "ascd": 0.4, "asvrcd": 0.6}, levels=(2,)))
-    assert found.verdict == HOLDS
+    assert found.verdict == TOO_LITTLE
     assert "12 of 12 comparisons came out as claimed. 24 could not be made" in found.because
 
 
@@ -170,7 +175,9 @@ def test_a_quick_run_decides_nothing():
     assert found.verdict == MISSING
     levels = {**dict.fromkeys(pw.LEVELS, 0.5), "theory": 0.4}
     one = (series(end, level=level, objective="mixture", dataset="mnist") for level, end in levels.items())
-    assert verdict("p_w", book("pw", *one, quick=True)).because.endswith("A quick run decides nothing.")
+    found = verdict("p_w", book("pw", *one, quick=True))
+    assert (found.verdict, found.by_theory) == (TOO_LITTLE, MISSING)
+    assert found.because.endswith("A quick run decides nothing.")
 
 
 @pytest.mark.parametrize(("theory", "expected"), [(0.4, HOLDS), (0.405, HOLDS), (0.6, FAILS)])
@@ -188,7 +195,7 @@ def test_p_w(theory: float, expected: str):
     )
     assert verdict("p_w", found).verdict == expected
     assert len(verdict("p_w", found).checks) == 12
-    assert len(verdict("p_w", found).checks_by_theory) == 9
+    assert len(verdict("p_w", found).checks_by_theory) == 12
 
 
 def scaling(scaled: float, unscaled: float, adaptive: tuple[float, float], metric: str) -> Book:
@@ -289,6 +296,14 @@ def test_a_folder_is_judged_and_compared_with_what_was_published(tmp_path: Path)
     assert beside["mx2", "ascd", 1.0].agrees is True
     assert beside["mx2", "lsgd", 1.0].agrees is False
     assert beside["ews", "lsgd", 5.0] == (next(p for p in published.POINTS if p.experiment == "ews"), None, None, None)
+
+
+def test_a_broken_document_is_named(tmp_path: Path):
+    (tmp_path / "mx2.json").write_text('{"experiment": "mx2", ')
+    with pytest.raises(
+        ValueError, match=r"mx2\.json is not a JSON document .*; delete it and run its experiment again"
+    ):
+        judge(tmp_path)
 
 
 def test_published_numbers_are_those_of_the_notes():

@@ -1,7 +1,8 @@
 """The paper's claims, and whether they hold in what was run: each by a rule that was written down before the runs.
 
 A claim is a list of comparisons. It **holds** if at most one comparison in ten fails, holds **in part** if at least half of
-them pass, and otherwise **does not hold**. Comparisons whose series were not run are counted and named, never guessed.
+them pass, and otherwise **does not hold**. Comparisons whose series were not run are counted and named, never guessed;
+where fewer than half could be made, or the run was a quick one, there is **too little** to say.
 The same rule is put to the runs with the paper's settings (the verdict) and to ours (beside it).
 """
 
@@ -23,7 +24,7 @@ from twofold.experiments.base import PUBLISHED, THEORY
 from twofold.theory import constants as theory
 from twofold.theory.constants import LossConstants
 
-HOLDS, IN_PART, FAILS, MISSING = "holds", "holds in part", "does not hold", "not run"
+HOLDS, IN_PART, FAILS, TOO_LITTLE, MISSING = "holds", "holds in part", "does not hold", "too little was run", "not run"
 
 
 class Missing(Exception):  # noqa: N818  (not an error: the series was not run)
@@ -65,7 +66,7 @@ class Book:
     @classmethod
     def read(cls, folder: str | os.PathLike[str]) -> Book:
         """All documents of a folder that `reproduce` wrote."""
-        found = (json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json")))
+        found = (_document(path) for path in sorted(Path(folder).glob("*.json")))
         return cls(document for document in found if isinstance(document, dict) and "experiment" in document)
 
     def series(self, experiment: str, metric: str, **labels: Any) -> Mapping[str, Any]:
@@ -95,6 +96,13 @@ class Book:
         return (self.end(experiment, "loss", **labels) - series["optimum"]) / first
 
 
+def _document(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is not a JSON document ({error}); delete it and run its experiment again.") from None
+
+
 Checks = list[Check]
 
 
@@ -107,11 +115,13 @@ def compare_by(name: str, figures: Callable[[], dict[str, float]], passed: Calla
     return Check(name, bool(passed(found)), found)
 
 
-def verdict_of(checks: Sequence[Check]) -> str:
+def verdict_of(checks: Sequence[Check], quick: bool = False) -> str:
     """The rule of this module's first paragraph."""
     run = [check.passed for check in checks if check.passed is not None]
     if not run:
         return MISSING
+    if quick or len(run) < len(checks) / 2:
+        return TOO_LITTLE
     if sum(not passed for passed in run) <= len(run) / 10:
         return HOLDS
     return IN_PART if sum(run) >= len(run) / 2 else FAILS
@@ -188,7 +198,6 @@ def _each_image(
     book: Book, variant: str, methods: tuple[str, str], passed: Callable[[dict[str, float]], bool]
 ) -> Checks:
     """A comparison of two methods' losses at the end, on every objective, data set and number of labels."""
-    levels = images.LABELS_PER_CLIENT if variant == PUBLISHED else images.LABELS_PER_CLIENT[:1]
 
     def figures(**where: Any) -> dict[str, float]:
         ends = {m: book.end("images", "loss", method=m, **where) for m in methods}
@@ -204,7 +213,7 @@ def _each_image(
         )
         for objective in images.OBJECTIVES
         for dataset in images.DATASETS
-        for level in levels
+        for level in images.LABELS_PER_CLIENT
     ]
 
 
@@ -235,7 +244,7 @@ def _best_p_w(book: Book, variant: str) -> Checks:
             best,
         )
         for objective in images.OBJECTIVES
-        for dataset in (images.DATASETS if variant == PUBLISHED else images.DATASETS[:3])
+        for dataset in images.DATASETS
     ]
 
 
@@ -549,10 +558,11 @@ def decide(book: Book) -> list[Verdict]:
         checks, ours = (tuple(claim.checks(book, variant)) for variant in (PUBLISHED, THEORY))
         drawn = () if claim.experiment not in book.documents else claim.figures
         headline = checks if claim.experiment != "rates" else ours  # which has our settings only
+        quick = _quick(book, claim.experiment)
         verdicts.append(
             Verdict(
-                claim.key, claim.claim, claim.where, claim.experiment, claim.rule, verdict_of(headline), verdict_of(ours),
-                _because(headline, _quick(book, claim.experiment)), claim.note, headline, ours, drawn,
+                claim.key, claim.claim, claim.where, claim.experiment, claim.rule, verdict_of(headline, quick),
+                verdict_of(ours, quick), _because(headline, quick), claim.note, headline, ours, drawn,
             )
         )  # fmt: skip
     return verdicts
@@ -571,7 +581,7 @@ def _because(checks: Sequence[Check], quick: bool) -> str:
     text = f"{len(run) - len(failed)} of {len(run)} comparisons came out as claimed."
     if failed:
         shown = "; ".join(f"{check.name} ({_figures(check.figures)})" for check in failed[:3])
-        text += f" Not so: {shown}{'; …' if len(failed) > 3 else ''}."
+        text += f" Not so: {shown}{f'; and {len(failed) - 3} more' if len(failed) > 3 else ''}."
     if len(run) < len(checks):
         text += f" {len(checks) - len(run)} could not be made: their series were not run."
     return text + (" A quick run decides nothing." if quick else "")
