@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,6 +15,7 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 import twofold as tw
+from report.made_up import make_up
 from twofold.cli import EXAMPLE, Kind, app
 
 SMALL = """
@@ -274,23 +273,27 @@ def test_list_names_everything_there_is() -> None:
     assert Done("list", "cheese").code == 2
 
 
-def test_reproduce_and_report_are_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reproduce_runs_and_reports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import twofold.experiments
 
     asked = []
 
-    def reproduce(*arguments: Any, **options: Any) -> list[str]:
+    def reproduce(*arguments: Any, out: Path, **options: Any) -> list[str]:
         asked.append((arguments, options))
-        return ["r/mx2.json"]
+        make_up(out, only=("mx2",))
+        return [str(out / "mx2.json")]
 
-    monkeypatch.setattr(twofold.experiments, "reproduce", reproduce, raising=False)
-    done = Done("reproduce", "mx2", "ews", "--out", "r", "--quick")
-    assert (done.code, done.line) == (0, "r/mx2.json"), done.output
-    assert asked == [((["mx2", "ews"],), {"out": Path("r"), "quick": True, "seeds": None})]
-    page = ModuleType("twofold.report.page")
-    page.write = lambda folder: folder / "report.html"  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "twofold.report.page", page)
-    assert Done("report", "r").line == "r/report.html"
+    monkeypatch.setattr(twofold.experiments, "reproduce", reproduce)
+    out = tmp_path / "r"
+    done = Done("reproduce", "mx2", "ews", "--out", str(out), "--quick")
+    assert done.code == 0, done.output
+    assert asked == [((["mx2", "ews"],), {"quick": True, "seeds": None})]
+    lines = done.output.splitlines()
+    assert lines[:2] == [str(out / "mx2.json"), str(out / "report.html")]
+    assert any(line.split()[:2] == ["holds", "holds"] and "competitive" in done.output for line in lines)
+    assert any(line.split()[:4] == ["not", "run", "not", "run"] for line in lines)
+    again = Done("report", str(out))
+    assert again.output.splitlines() == lines[1:]
 
 
 def test_report_of_nothing_exits_with_2() -> None:

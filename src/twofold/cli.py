@@ -638,24 +638,37 @@ def reproduce(
 ) -> None:
     """Run experiments of the paper again, with the paper's settings and with theory's.
 
-    Writes NAME.json, NAME.parquet and figures for each; `twofold report` then makes a page of them.
+    Writes NAME.json, NAME.parquet and figures for each, then the page of `twofold report`, and prints its verdicts.
     """
     _prepare()
     from twofold import experiments
 
     for path in experiments.reproduce(names, out=out, quick=quick, seeds=seeds):
         typer.echo(path)
+    _report(out, None)
 
 
 @app.command(epilog=CODES)
 @_friendly
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that `twofold reproduce` has written.")],
+    markdown: Annotated[
+        Path | None, typer.Option(help="Write verdicts, figures and end points as Markdown, too.", metavar="FILE")
+    ] = None,
 ) -> None:
-    """Make one self-contained HTML page out of a folder of results."""
-    from twofold.report import write
+    """Make one self-contained HTML page out of a folder of results, and print its verdicts on the paper's claims."""
+    _report(folder, markdown)
+
+
+def _report(folder: Path, markdown: Path | None) -> None:
+    from twofold.experiments import judge
+    from twofold.report import write, write_markdown
 
     typer.echo(write(folder))
+    if markdown is not None:
+        typer.echo(write_markdown(folder, markdown))
+    rows = [[v.verdict, v.by_theory, v.claim] for v in judge(folder)]
+    _print(_table("The paper's claims", ["as published", "by theory", "claim"], rows))
 
 
 if __name__ == "__main__":

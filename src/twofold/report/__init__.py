@@ -1,7 +1,8 @@
 """Plots and the page: what people look at after a run.
 
 `plots` draws with matplotlib. `write(folder)` makes the self-contained HTML page of `twofold reproduce`'s results; it
-lives in `twofold.report.page` and is imported on first use, so that drawing a plot does not load it.
+lives in `twofold.report.page` and is imported on first use, so that drawing a plot does not load it. `write_markdown`
+tells the same, shorter, in a file for a repository.
 """
 
 from __future__ import annotations
@@ -11,18 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from twofold.report import plots
+    from twofold.report.markdown import write as write_markdown
     from twofold.report.page import write
 
-_HOMES = {"write": "page"}
-_MODULES = ("page", "plots")
+_HOMES = {"write": ("page", "write"), "write_markdown": ("markdown", "write")}
+_MODULES = ("markdown", "page", "plots")
 
-__all__ = ["plots", "write"]
+__all__ = ["plots", "write", "write_markdown"]
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use."""
     if name in _HOMES:
-        return getattr(import_module(f"twofold.report.{_HOMES[name]}"), name)
+        module, function = _HOMES[name]
+        return getattr(import_module(f"twofold.report.{module}"), function)
     if name in _MODULES:
         return import_module(f"twofold.report.{name}")
     raise AttributeError(f"module 'twofold.report' has no attribute {name!r}")
