@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import optax
 import pytest
 from numpy.testing import assert_allclose
 
@@ -230,6 +231,7 @@ CASES = {
     "lsgd-average": (lsgd, LSGD(tau=3, batch=2, average=True, mu=0.3)),
     "lsgd-epochs": (lsgd, LSGD(epochs=2, batch=4)),
     "lsgd-schedule": (lsgd, LSGD(eta=pl_schedule(0.1, 5.0, 3), tau=3)),
+    "lsgd-optax": (lsgd, LSGD(eta=optax.cosine_decay_schedule(0.2, 30), tau=3)),
     "lsgd-full": (lsgd, LSGD(tau=2, batch=None)),
     "acd": (acd, ACD()),
     "scd": (scd, SCD()),
