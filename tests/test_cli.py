@@ -299,3 +299,20 @@ def test_reproduce_runs_and_reports(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def test_report_of_nothing_exits_with_2() -> None:
     done = Done("report", "nowhere")
     assert done.code == 2 and "nowhere" in done.line
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--processes", "2"], "--processes and --process need --coordinator HOST:PORT"),
+        (
+            ["--coordinator", "here", "--processes", "2"],
+            "--coordinator is HOST:PORT, for example 10.0.0.1:8476, not 'here'",
+        ),
+        (["--coordinator", "h:1", "--processes", "2", "--process", "2"], "must be below --processes: 2 of 2"),
+    ],
+)
+def test_processes_that_cannot_be_joined(options: list[str], sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(SMALL)
+    done = Done("run", str(tmp_path / "run.toml"), *options)
+    assert done.code == 2 and sentence in " ".join(done.output.split()), done.output

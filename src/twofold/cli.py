@@ -264,14 +264,29 @@ def run(
     set_: Set_ = None,
     x64: X64_ = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors; no progress bar.")] = False,
+    coordinator: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where process 0 of a run over several processes listens.")
+    ] = None,
+    processes: Annotated[int, typer.Option(min=1, help="How many processes there are, with --coordinator.")] = 1,
+    process: Annotated[int, typer.Option(min=0, help="Which of them this one is, from 0.")] = 0,
 ) -> None:
     """Solve the problem that a TOML file describes, and keep the model, the history and the cost.
 
     Writes model.safetensors and result.json (for `twofold.Result.load`; one folder per seed if there are several),
     history.csv and history.parquet, clients.csv with every client's grade, and config.toml, which runs the same again.
+
+    With --coordinator, the clients are dealt out over all devices of several processes, on one machine or many (engine
+    sharded): start the same command everywhere, with --process 0, 1, …; process 0 prints and writes.
     """
+    if coordinator is not None:
+        _join(coordinator, processes, process)
+        set_, quiet = [*(set_ or []), 'run.engine="sharded"'], quiet or process > 0
+    elif processes > 1 or process > 0:
+        raise ValueError("--processes and --process need --coordinator HOST:PORT, the address of process 0.")
     settings, built = _open(config, set_, x64, out)
     runs = settings.solve(built, progress=False if quiet else None)
+    if process > 0:
+        return
     graded = _grade(settings, built, runs)
     files = _save(settings, runs, graded)
     if not quiet:
@@ -281,6 +296,18 @@ def run(
             typer.echo(f"twofold: seed {one.seed}: {one.message}", err=True)
     if any(one.status == "diverged" for one in runs):
         raise typer.Exit(DIVERGED)
+
+
+def _join(coordinator: str, processes: int, process: int) -> None:
+    """Make one of several processes that compute together; before anything else is computed."""
+    if process >= processes:
+        raise ValueError(f"--process counts from 0 and must be below --processes: {process} of {processes}.")
+    host, _, port = coordinator.rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError(f"--coordinator is HOST:PORT, for example 10.0.0.1:8476, not {coordinator!r}.")
+    import jax
+
+    jax.distributed.initialize(coordinator, num_processes=processes, process_id=process)
 
 
 def _open(path: Path, overrides: list[str] | None, x64: bool | None, out: Path | None = None) -> tuple[Config, Built]:

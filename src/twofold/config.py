@@ -250,6 +250,10 @@ class Run(Table):
     seed: int | None = Field(None, ge=0, description="the seed, 0 if not given")
     seeds: int | list[int] | None = Field(None, description="several seeds at once: a list, or a number n for 0 … n−1")
     engine: Literal[_ENGINES] = Field("simulate", description="which engine runs it")  # type: ignore[valid-type]
+    chunk: int | None = Field(None, ge=1, description="clients at work at a time; by free memory if not given")
+    state: Literal["device", "host", "disk"] | None = Field(
+        None, description="where clients who wait keep their private state"
+    )
     x64: bool | None = Field(None, description="compute in float64; JAX's default, float32, if not given")
 
 
@@ -430,7 +434,7 @@ class Config:
         stop: dict[str, Any] = self.stop
         found = solve(
             built.problem, built.algorithm, seeds=self.seeds, record=tuple(record.metrics), every=record.every,
-            engine=run.engine, progress=progress, **stop,
+            engine=run.engine, chunk=run.chunk, state=run.state, progress=progress, **stop,
         )  # fmt: skip
         return list(found)
 

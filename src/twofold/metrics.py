@@ -29,10 +29,19 @@ def loss(program: tuple, w: Pytree, parts: tuple) -> jax.Array:
 
 def gradient_norm(program: tuple, w: Pytree, parts: tuple) -> jax.Array:
     """‖∇F‖ in the scaled space."""
+    return _norm(_gradients(program, w, parts), w)
+
+
+def _gradients(program: tuple, w: Pytree, parts: tuple) -> tuple[Pytree, jax.Array]:
+    """These clients' share of ∇_w F in the scaled space, and the sum of their ‖∇_β F‖²."""
     objective, scale, stacks = program
     of_w = gradient_w(objective, stacks, w, parts, None, None)
     of_beta = gradient_beta(objective, stacks, w, parts, None, None)
-    return jnp.sqrt(scale**2 * tree.squared_norm(of_w) + tree.squared_norm(of_beta))
+    return tree.scale(scale, of_w), tree.squared_norm(of_beta)
+
+
+def _norm(gradients: tuple[Pytree, jax.Array], w: Pytree) -> jax.Array:
+    return jnp.sqrt(tree.squared_norm(gradients[0]) + gradients[1])
 
 
 def size(program: tuple, w: Pytree, parts: tuple) -> jax.Array:
@@ -40,6 +49,19 @@ def size(program: tuple, w: Pytree, parts: tuple) -> jax.Array:
     return tree.squared_norm((w, parts))
 
 
+class Sum(NamedTuple):
+    """A metric from sums over clients: what some of them add, of (program, w, parts), and the value of (sum, w)."""
+
+    of_some: Callable[[tuple, Pytree, tuple], Any]
+    finish: Callable[[Any, Pytree], jax.Array]
+
+
+SUMS: dict[Metric, Sum] = {
+    loss: Sum(loss, lambda total, w: total),
+    gradient_norm: Sum(_gradients, _norm),
+    size: Sum(lambda program, w, parts: tree.squared_norm(parts), lambda total, w: total + tree.squared_norm(w)),
+}
+"""The metrics that can be had from a chunk of clients at a time."""
 BUILT_IN: dict[str, Metric] = {"loss": loss, "gradient_norm": gradient_norm}
 DERIVED = {"gap": "loss", "bound": "gradient_norm"}
 """What is computed from another metric and a number: F − F*, and ‖∇F‖²/(2μ)."""
@@ -61,8 +83,8 @@ class OfUser:
     def __init__(self, function: Callable[[Pytree, Pytree], Any], problem: Problem) -> None:
         self.function = function
         self.join = problem.join
-        self._sizes = tuple(len(positions) for positions in problem._positions)
-        self._same = (function, tuple(tuple(p.tolist()) for p in problem._positions))
+        self._sizes = tuple(len(positions) for positions in problem.positions)
+        self._same = (function, tuple(tuple(p.tolist()) for p in problem.positions))
 
     def __call__(self, program: tuple, w: Pytree, parts: tuple) -> jax.Array:
         """The user's number for one iterate."""

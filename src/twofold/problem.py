@@ -100,6 +100,13 @@ class Oracle:
         return Rows(x, y, sample.weight)
 
 
+def _shape(leaf: Any, drop: int = 0) -> jax.ShapeDtypeStruct:
+    """An array's shape, without its first `drop` axes, in the precision that it has on the device."""
+    array = np.asarray(leaf)
+    dtype = jnp.result_type(float) if np.issubdtype(array.dtype, np.floating) else array.dtype
+    return jax.ShapeDtypeStruct(array.shape[drop:], dtype)
+
+
 class Optimum(NamedTuple):
     """The minimiser of F in real (unscaled) parameters, its value, and ‖∇F‖ there (in the scaled space)."""
 
@@ -130,8 +137,8 @@ class Problem:
         self.has_shared, self.has_private = tree.size(w) > 0, tree.size(beta) > 0
         self.scale = float(self.M**-0.5) if rescale and self.has_shared and self.has_private else 1.0
         self._start = (w, beta)
-        self._positions = tuple(np.asarray(b) for b in (clients.buckets() if buckets is None else buckets))
-        if np.sort(np.concatenate(self._positions)).tolist() != list(range(self.M)):
+        self.positions = tuple(np.asarray(b) for b in (clients.buckets() if buckets is None else buckets))
+        if np.sort(np.concatenate(self.positions)).tolist() != list(range(self.M)):
             raise ValueError(f"buckets must hold each of the {self.M} client positions exactly once.")
 
     def __repr__(self) -> str:
@@ -151,19 +158,35 @@ class Problem:
 
     def stacks_as(self, dtype: np.dtype) -> tuple[Member, ...]:
         """The padded stacks as NumPy arrays, with floating numbers in the given precision."""
-        own = self.objective.own(self.clients)
+        return tuple(self.stack(positions, dtype) for positions in self.positions)
+
+    def stack(self, positions: np.ndarray, dtype: np.dtype, rows: int | None = None) -> Member:
+        """Some clients' data, padded to `rows` (default: the largest of them) on the host."""
 
         def precise(leaf: Any) -> np.ndarray:
             array = np.asarray(leaf)
             return array.astype(dtype, copy=False) if np.issubdtype(array.dtype, np.floating) else array
 
-        def one(positions: np.ndarray) -> Member:
-            stack = self.clients.stack(positions)
-            mine = jax.tree.map(lambda leaf: np.asarray(leaf)[positions], own)
-            member = Member(stack.x, stack.y, stack.count, stack.weight, stack.position, mine, stack.weight)
-            return jax.tree.map(precise, member)
+        stack = self.clients.stack(positions, rows)
+        mine = jax.tree.map(lambda leaf: np.asarray(leaf)[positions], self._own)
+        member = Member(stack.x, stack.y, stack.count, stack.weight, stack.position, mine, stack.weight)
+        return jax.tree.map(precise, member)
 
-        return tuple(one(positions) for positions in self._positions)
+    @cached_property
+    def _own(self) -> Pytree:
+        return self.objective.own(self.clients)
+
+    @property
+    def abstract_member(self) -> Member:
+        """The shapes of one client's data, as large as the largest of the first bucket."""
+        positions, dtype = self.positions[0], np.dtype(jnp.result_type(float))
+        one = self.stack(positions[:1], dtype, rows=int(self.clients.counts[positions].max()))
+        return jax.tree.map(lambda leaf: _shape(leaf, 1), one)
+
+    @property
+    def abstract_start(self) -> tuple[Pytree, Pytree]:
+        """The shapes of w and of one client's β."""
+        return jax.tree.map(_shape, self._start)
 
     def member(self, m: int) -> Member:
         """Client m's data alone, unpadded."""
@@ -176,24 +199,31 @@ class Problem:
         """Everyone's β (leading client axis) cut into the buckets."""
         if self._trivial:
             return (beta,)
-        return tuple(jax.tree.map(lambda leaf, p=positions: leaf[p], beta) for positions in self._positions)
+        return tuple(jax.tree.map(lambda leaf, p=positions: leaf[p], beta) for positions in self.positions)
 
     def join(self, parts: tuple[Pytree, ...]) -> Pytree:
         """The inverse of `split`."""
         if self._trivial:
             return parts[0]
-        order = np.argsort(np.concatenate(self._positions))
-        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[order], *parts)
+        order = np.argsort(np.concatenate(self.positions))
+        on_host = all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(parts))
+        concatenate = np.concatenate if on_host else jnp.concatenate
+        return jax.tree.map(lambda *leaves: concatenate(leaves)[order], *parts)
 
     @cached_property
     def _trivial(self) -> bool:
-        return len(self._positions) == 1 and np.array_equal(self._positions[0], np.arange(self.M))
+        return len(self.positions) == 1 and np.array_equal(self.positions[0], np.arange(self.M))
 
     @cached_property
     def start(self) -> tuple[Pytree, Pytree]:
         """The starting point, real w and everyone's β."""
-        w, beta = tree.cast(self._start)
-        return w, jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self.M, *leaf.shape)), beta)
+        return tree.cast(self.host_start)
+
+    @cached_property
+    def host_start(self) -> tuple[Pytree, Pytree]:
+        """The same on the host, where everyone's β is one and the same piece of memory."""
+        w, beta = jax.tree.map(np.asarray, self._start)
+        return w, jax.tree.map(lambda leaf: np.broadcast_to(leaf, (self.M, *leaf.shape)), beta)
 
     # --- values and gradients -----------------------------------------------------------------------------------------
 
@@ -233,11 +263,15 @@ class Problem:
         return key, batch
 
     def _real(self, w: Pytree, beta: Pytree) -> tuple[Pytree, tuple[Pytree, ...]]:
-        expected = jax.tree.map(jnp.shape, self.start)
+        self.check(w, beta)
+        return tree.cast(w), self.split(tree.cast(beta))
+
+    def check(self, w: Pytree, beta: Pytree) -> None:
+        """Refuse parameters of another shape than this problem's."""
+        expected = jax.tree.map(jnp.shape, self.host_start)
         found = jax.tree.map(jnp.shape, (w, beta))
         if found != expected:
             raise ValueError(f"(w, beta) must have shapes {expected}, got {found}.")
-        return tree.cast(w), self.split(tree.cast(beta))
 
     # --- theory -------------------------------------------------------------------------------------------------------
 

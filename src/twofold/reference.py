@@ -85,9 +85,9 @@ class _Blocks:
         function = self._functions[name] if isinstance(name, str) else name
         outs = [
             jax.tree.map(np.asarray, function(stack, w, *(beta[positions] for beta in betas)))
-            for stack, positions in zip(self.stacks, self.problem._positions, strict=True)
+            for stack, positions in zip(self.stacks, self.problem.positions, strict=True)
         ]
-        order = np.argsort(np.concatenate(self.problem._positions))
+        order = np.argsort(np.concatenate(self.problem.positions))
         return jax.tree.map(lambda *leaves: np.concatenate(leaves)[order], *outs)
 
     def value_and_gradient(self, w: np.ndarray, beta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:

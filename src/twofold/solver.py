@@ -10,18 +10,19 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from twofold import metrics as measure
-from twofold import randomness, tree
+from twofold import randomness
 from twofold.algorithms import REGISTRY, Algorithm
 from twofold.algorithms.base import Setting
+from twofold.engines.base import Snapshots
 from twofold.engines.schedule import Schedule
-from twofold.engines.simulate import CAPACITY, Snapshots
+from twofold.engines.simulate import CAPACITY
 from twofold.objectives.two_stage import TwoStage
 from twofold.problem import Problem
 from twofold.result import History, Ledger, Result, Results
@@ -55,6 +56,8 @@ def solve(
     record: Sequence[str] | Mapping[str, Any] = ("loss",),
     every: int = 1,
     engine: str = "simulate",
+    chunk: int | None = None,
+    state: Literal["device", "host", "disk"] | None = None,
     start: tuple[Pytree, Pytree] | None = None,
     constants: Constants | None = None,
     progress: bool | None = None,
@@ -66,14 +69,16 @@ def solve(
     `rounds` counts iterations. `record` names metrics ("loss", "gap", "gradient_norm", "bound") or maps names to
     functions of (w, beta); they are taken at every `every`-th round, at the start and at the end. Stopping on `target` or
     `tol` happens at a record. `seeds` runs many seeds at once and gives a `Results`.
-    `constants` replaces the problem's own in the choice of step sizes.
+    `constants` replaces the problem's own in the choice of step sizes. Where memory is too small for everyone at once,
+    clients take turns, as many at a time as there is memory for (or `chunk`), and `state` says where those who wait keep
+    their private state: on the "device", the "host" or the "disk".
     """
     several = seeds is not None
     all_seeds = [int(s) for s in seeds] if several else [int(seed)]
     if not all_seeds:
         raise ValueError("seeds is empty: give at least one seed.")
     budget = Budget(rounds, iterations, seconds, target, tol, every)
-    options = Options(budget, record, engine, start, constants, progress)
+    options = Options(budget, record, engine, start, constants, progress, chunk, state)
     if isinstance(problem.objective, TwoStage):
         runs = [_two_stages(problem, algorithm, options, s) for s in all_seeds]
     else:
@@ -115,6 +120,8 @@ class Options:
     start: tuple[Pytree, Pytree] | None
     constants: Constants | None
     progress: bool | None
+    chunk: int | None = None
+    state: str | None = None
 
 
 def make(algorithm: str | Algorithm) -> Algorithm:
@@ -177,10 +184,10 @@ class _Run:
             self.metrics["loss"] = measure.BUILT_IN["loss"]
         self.mu = self._certified_mu() if self.wants_bound else math.nan
         self.best = problem.optimum().value if self.wants_gap else math.nan
-        self.start = problem.start
+        self.start = problem.host_start
         if options.start is not None:
+            problem.check(*options.start)
             self.start = jax.tree.map(jnp.asarray, options.start)
-            problem.value(*self.start)  # checks the shapes
         self.by_rounds = problem.has_shared
 
     def _certified_mu(self) -> float:
@@ -200,13 +207,16 @@ class _Run:
         """Run to the end and give every seed's result."""
         from twofold import engines
 
-        began = time.perf_counter()
+        began, options = time.perf_counter(), self.options
         each = sum(leaf.nbytes for leaf in jax.tree.leaves(self.start))
         slots = int(np.clip(SNAPSHOT_BYTES // max(each * len(self.seeds), 1), 0, MOST_SLOTS))
-        if slots < 2 and len(self.seeds) > 1:  # too large to keep snapshots of all seeds: one after the other
+        make, more = engines.choose(
+            options.engine, self.algorithm, self.problem, len(self.seeds), options.chunk, options.state
+        )
+        if (slots < 2 or not make.keeps) and len(self.seeds) > 1:  # one after the other
             return [run for seed in self.seeds for run in _Run(self.problem, self.algorithm, self.options, [seed]).go()]
-        slots = slots if slots >= 2 else 0
-        engine = engines.get(self.options.engine)(self.algorithm, self.problem, self.seeds, self.start, slots)
+        slots = slots if slots >= 2 and make.keeps else 0
+        engine = make(self.algorithm, self.problem, self.seeds, self.start, slots, **more)
         schedule = Schedule(engine.algorithm, self.problem, jnp.stack([randomness.root(s) for s in self.seeds]))
         tracks = [_Track(self, schedule, row) for row in range(len(self.seeds))]
         self._record_start(tracks, engine, began)
@@ -250,10 +260,9 @@ class _Run:
         return count, where, flags[:, :count]
 
     def _record_start(self, tracks: list[_Track], engine: Any, began: float) -> None:
-        w, beta = tree.cast(self.start)
+        w, beta = self.start
         here = Snapshots(w, self.problem.split(beta))
-        program, first = engine.show(*here)
-        values, size = measure.evaluate(self.metrics, program, first, np.zeros(1, np.int32))
+        values, size = engine.measure_start(self.metrics, *here)
         for track in tracks:
             track.extend(
                 np.zeros(1, int),
@@ -271,7 +280,7 @@ class _Run:
         rows, places = np.nonzero(flags)
         if len(rows):
             index = where[places] * len(tracks) + rows
-            values, sizes = measure.evaluate(self.metrics, engine.program, snapshots, index)
+            values, sizes = engine.measure(self.metrics, snapshots, index)
             now = time.perf_counter() - began
             for row, track in enumerate(tracks):
                 mine = rows == row
@@ -303,7 +312,7 @@ class _Track:
         rows = np.array(float(np.mean(run.problem.clients.counts)))
         costs = [schedule.communicates, schedule.floats, *schedule.evaluations(rows)]
         self._costs = np.stack(costs, axis=1).astype(float)
-        self._spent = np.zeros(4)
+        self._times = np.zeros(len(self._costs), np.int64)  # iterations of each kind so far
         self._ends: int | None = None  # how far ahead the budget is spent, as far as seen
 
     def plan(self, kinds: np.ndarray) -> np.ndarray:
@@ -328,17 +337,17 @@ class _Track:
         return self.status is not None or (self._ends is not None and self._ends < count)
 
     def spend(self, k: int) -> np.ndarray:
-        """Book the iterations up to k; gives what was spent after each of them."""
+        """Book the iterations up to k; gives how many there were of each kind after each of them."""
         kinds = self.schedule.kinds(k)[self.row, self.k : k]
-        course = self._spent + np.cumsum(self._costs[kinds], axis=0)
+        course = self._times + np.cumsum(kinds[:, None] == np.arange(len(self._costs)), axis=0)
         if len(kinds):
-            self._spent, self.k = course[-1], k
+            self._times, self.k = course[-1], k
         return course
 
     @property
     def rounds(self) -> int:
         """Rounds of communication so far."""
-        return int(self._spent[0])
+        return int(self._times @ self.schedule.communicates)
 
     def extend(
         self,
@@ -350,8 +359,9 @@ class _Track:
     ) -> None:
         """Records after ks[0], ks[1], … iterations, up to the first that ends this track; `fetch(i)` gets an iterate."""
         run, budget = self.run, self.run.budget
-        before, base = self._spent, self.k
-        course = np.concatenate([before[None], self.spend(int(ks[-1]))])[ks - base]
+        before, base = self._times, self.k
+        times = np.concatenate([before[None], self.spend(int(ks[-1]))])[ks - base]
+        course = times @ self._costs  # from whole numbers, so that it does not matter how a run is cut into stretches
         if run.wants_gap:
             values["gap"] = values["loss"] - run.best
         if run.wants_bound:
@@ -391,7 +401,7 @@ class _Track:
             self.last = fetch(good - 1)
         if len(ends):
             at = {name: float(v[stop]) for name, v in values.items()}
-            self._rewind(int(ks[stop]), course[stop])
+            self._rewind(int(ks[stop]), times[stop])
             if bad:
                 self.status, self.message = "diverged", self._cause(int(ks[stop]), at)
             elif done[stop]:
@@ -399,9 +409,9 @@ class _Track:
             else:
                 self.status, self.message = "budget", f"stopped after {self.rounds:,} rounds and {self.k:,} iterations"
 
-    def _rewind(self, k: int, spent: np.ndarray) -> None:
+    def _rewind(self, k: int, times: np.ndarray) -> None:
         """A track that ended inside a stretch spent nothing after its end."""
-        self.k, self._spent = k, spent
+        self.k, self._times = k, times
 
     def _reached(self, values: dict[str, float]) -> str:
         budget = self.run.budget
@@ -446,8 +456,7 @@ class _Track:
     def result(self, seconds: float) -> Result:
         """This seed's Result."""
         run, problem = self.run, self.run.problem
-        kinds = self.schedule.kinds(self.k)[self.row, : self.k]
-        times = np.bincount(kinds, minlength=len(self._costs))
+        times = self._times
         of_w, of_beta = self.schedule.evaluations(problem.clients.counts)
         floats = int(times @ self.schedule.floats)
         itemsize = jnp.result_type(float).itemsize

@@ -206,11 +206,12 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[messages.Messages]:
     """The engines of messages that a test's runs have built, in order."""
     found: list[messages.Messages] = []
 
-    def build(*arguments: Any) -> messages.Messages:
-        found.append(messages.Messages(*arguments))
-        return found[-1]
+    class Built(messages.Messages):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            found.append(self)
 
-    monkeypatch.setitem(engines.REGISTRY, "messages", build)
+    monkeypatch.setitem(engines.REGISTRY, "messages", Built)
     return found
 
 
@@ -227,21 +228,14 @@ def assert_same_course(one: Any, other: Any) -> None:
     assert one.ledger.as_dict() == other.ledger.as_dict()
 
 
-class Contract:
-    """What every engine owes: subclasses name theirs."""
+class Comparison:
+    """One engine against `simulate`: subclasses name theirs."""
 
     engine: str
 
-    @pytest.mark.parametrize("variant", VARIANTS)
-    def test_every_method_has_the_course_of_simulate(self, variant: str):
-        self.compare("mixture", variant)
-
-    @pytest.mark.parametrize(("kind", "variant"), OTHER_PROBLEMS)
-    def test_every_kind_of_problem_has_the_course_of_simulate(self, kind: str, variant: str):
-        self.compare(kind, variant)
-
-    def compare(self, kind: str, variant: str) -> None:
-        (expected, drawn), (found, drawn_here) = (run(kind, variant, name) for name in ("simulate", self.engine))
+    def compare(self, kind: str, variant: str, **options: Any) -> None:
+        expected, drawn = run(kind, variant, "simulate")
+        found, drawn_here = run(kind, variant, self.engine, **options)
         assert len(drawn) >= expected.ledger.iterations
         # Where clients step together, one that is done with its epoch goes on with no rows, in vain.
         assert drawn_here | {("slice", ())} == drawn | {("slice", ())}
@@ -251,6 +245,18 @@ class Contract:
 
     def inspect(self, result: Any) -> None:
         """What this engine alone can tell about a run."""
+
+
+class Contract(Comparison):
+    """What every engine owes, in full."""
+
+    @pytest.mark.parametrize("variant", VARIANTS)
+    def test_every_method_has_the_course_of_simulate(self, variant: str):
+        self.compare("mixture", variant)
+
+    @pytest.mark.parametrize(("kind", "variant"), OTHER_PROBLEMS)
+    def test_every_kind_of_problem_has_the_course_of_simulate(self, kind: str, variant: str):
+        self.compare(kind, variant)
 
     @pytest.mark.parametrize("variant", ["lsgd", "asvrcd"])
     def test_many_seeds_are_so_many_runs(self, variant: str):
@@ -290,6 +296,54 @@ class TestMessages(Contract):
         self.inspect(result)
         assert 0 < result.ledger.rounds < 60
         assert result.history["bytes"][-1] == result.ledger.bytes_up + result.ledger.bytes_down
+
+
+class TestStreamed(Comparison):
+    """Clients that take turns, two at a time, with their state kept in any place, have the course of all at once."""
+
+    engine = "streamed"
+
+    @pytest.mark.parametrize("variant", ONE_OF_EACH)
+    def test_every_method(self, variant: str):
+        self.compare("mixture", variant, chunk=2, state="host")
+
+    @pytest.mark.parametrize(
+        ("kind", "variant"),
+        [("local", "lsgd"), ("local", "acd"), ("traditional", "lsgd-epochs"), ("bucketed", "l2sgd_plus"),
+         ("weighted_by_rows", "lsgd-average"), ("adaptive_each", "asvrcd"), ("pytree", "asvrcd")],
+    )  # fmt: skip
+    def test_every_kind_of_problem(self, kind: str, variant: str):
+        self.compare(kind, variant, chunk=2, state="host")
+
+    @pytest.mark.parametrize("variant", ["lsgd", "l2sgd_plus"])
+    @pytest.mark.parametrize(
+        ("state", "chunk"), [("device", 2), ("disk", 2), ("host", 1), ("device", 5), ("device", 99)]
+    )
+    def test_every_place_and_chunk(self, variant: str, state: str, chunk: int):
+        self.compare("bucketed", variant, chunk=chunk, state=state)
+
+    def test_metrics_stopping_and_seeds(self):
+        whole, options = problem("bucketed"), {"rounds": 12, "every": 3}
+        record = {
+            "loss": "loss",
+            "gradient_norm": "gradient_norm",
+            "spread": lambda w, beta: jnp.std(beta[:, 0] - w[0]),
+        }
+        expected, found = (
+            tw.solve(whole, "acd", record=record, seeds=[1, 2], **options, **more) for more in ({}, {"chunk": 2})
+        )
+        for one, other in zip(found, expected, strict=True):
+            assert_same_course(one, other)
+            for column in record:
+                assert_allclose(one.history[column], other.history[column], rtol=1e-10)
+        stopped = tw.solve(whole, "acd", tol=1e-9, chunk=2)
+        assert stopped.status == "converged"
+        assert_same_course(stopped, tw.solve(whole, "acd", tol=1e-9))
+
+    def test_divergence_gives_the_last_finite_iterate(self):
+        run = tw.solve(problem(), LSGD(eta=1e9), rounds=50, chunk=2)
+        assert run.status == "diverged"
+        assert np.isfinite(run.w).all() and np.isfinite(run.beta).all()
 
 
 # --- simulate: many seeds, and other precision ------------------------------------------------------------------------

@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from twofold.result import Result
+
 WORKER = Path(__file__).with_name("sharded_worker.py")
 
 
@@ -24,6 +26,12 @@ def _start(devices: int, process: int, processes: int, port: int) -> subprocess.
         text=True,
         env=environment,
     )
+
+
+def _port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 def _finish(worker: subprocess.Popen) -> dict:
@@ -61,9 +69,57 @@ def test_two_devices_agree_with_one(simulated: dict) -> None:
 
 def test_two_processes_agree_with_one(simulated: dict) -> None:
     """Two processes on loopback, one device each, collectives by gloo; both end with the whole result."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = _port()
     workers = [_start(1, process, 2, port) for process in range(2)]
     for worker in workers:
         _assert_same(_finish(worker), simulated)
+
+
+CONFIG = """
+[data]
+source = "synthetic-mixture"
+sigma_h = 0.3
+clients = 5
+rows = 12
+features = 3
+[loss]
+name = "logistic"
+l2 = 0.1
+[objective]
+name = "mixture"
+lam = 0.5
+[algorithm]
+name = "asvrcd"
+[stop]
+rounds = 8
+[run]
+x64 = true
+"""
+
+
+def test_the_command_line_runs_over_two_processes(tmp_path: Path) -> None:
+    """`twofold run --coordinator` on loopback gives the files of one process; process 0 alone writes and prints."""
+    (tmp_path / "run.toml").write_text(CONFIG)
+    command = [sys.executable, "-m", "twofold.cli", "run", "run.toml", "--out"]
+    together = ["--coordinator", f"127.0.0.1:{_port()}", "--processes", "2", "--process"]
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"}
+
+    def start(*arguments: str) -> subprocess.Popen:
+        return subprocess.Popen(
+            [*command, *arguments],
+            cwd=tmp_path,
+            env=environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    workers = [start("one"), start("two", *together, "0"), start("other", *together, "1")]
+    told = [worker.communicate(timeout=300) for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0, 0], told
+    assert "Written to two" in told[1][0] and "run:" not in told[2][0]  # gloo says hello in both
+    assert not (tmp_path / "other").exists()
+    one, two = (Result.load(tmp_path / name) for name in ("one", "two"))
+    assert one.ledger.as_dict() == two.ledger.as_dict()
+    np.testing.assert_allclose(two.beta, one.beta, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(two.history["loss"], one.history["loss"], rtol=0, atol=1e-10)

@@ -195,7 +195,7 @@ def test_p_w(theory: float, expected: str):
     )
     assert verdict("p_w", found).verdict == expected
     assert len(verdict("p_w", found).checks) == 12
-    assert len(verdict("p_w", found).checks_by_theory) == 12
+    assert len(verdict("p_w", found).checks_by_theory) == 9
 
 
 def scaling(scaled: float, unscaled: float, adaptive: tuple[float, float], metric: str) -> Book:

@@ -87,7 +87,7 @@ def mx2(rounds: int) -> dict[str, Any]:
 
 
 def images(rounds: int) -> dict[str, Any]:
-    """Three objectives, two data sets, K = 2 and 4; by theory only K = 2; a loss and an accuracy."""
+    """Three objectives, two data sets, K = 2 and 4; by theory only K = 2 here; a loss and an accuracy."""
     found = []
     for variant, levels in zip(VARIANTS, ((2, 4), (2,)), strict=True):
         for objective in ("multitask", "mixture", "adaptive"):

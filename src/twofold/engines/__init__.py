@@ -4,11 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
+from twofold.algorithms.base import Algorithm
+from twofold.engines import memory
+from twofold.engines.base import Engine
 from twofold.engines.messages import Messages
 from twofold.engines.sharded import Sharded
 from twofold.engines.simulate import Simulate
+from twofold.engines.streamed import Streamed
+from twofold.problem import Problem
 
-REGISTRY: dict[str, Any] = {"simulate": Simulate, "messages": Messages, "sharded": Sharded}
+REGISTRY: dict[str, Any] = {"simulate": Simulate, "messages": Messages, "sharded": Sharded, "streamed": Streamed}
+
+
+def choose(
+    name: str, algorithm: Algorithm, problem: Problem, seeds: int, chunk: int | None, state: str | None
+) -> tuple[type[Engine], dict[str, Any]]:
+    """The engine for a run, and how to make it: `simulate` becomes `streamed` where not everyone fits at once."""
+    asked = chunk is not None or state is not None
+    if chunk is not None and (int(chunk) != chunk or chunk < 1):
+        raise ValueError(f"chunk is a number of clients ≥ 1, got {chunk=}.")
+    if name not in ("simulate", "streamed"):
+        if asked:
+            raise ValueError(f"chunk= and state= are for the engines simulate and streamed, not for {name}.")
+        return get(name), {}
+    if name == "simulate" and not asked and memory.fits(memory.need(algorithm, problem), seeds):
+        return Simulate, {}
+    return Streamed, {"chunk": chunk, "state": "device" if state is None else state}
 
 
 def get(name: str) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 
 from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm
-from twofold.engines.simulate import Snapshots
+from twofold.engines.base import Engine, Snapshots
 from twofold.problem import Oracle, Problem
 from twofold.randomness import Key
 from twofold.tree import Pytree
@@ -180,7 +180,7 @@ class _OneSeed:
             client.receive(mean)
 
 
-class Messages:
+class Messages(Engine):
     """Every client and the server of every seed as objects of their own; see the module's text."""
 
     def __init__(self, algorithm: Algorithm, problem: Problem, seeds: list[int], start: Any, slots: int) -> None:

@@ -74,11 +74,8 @@ def _kinds(algorithm: Algorithm, common: jax.Array, k: jax.Array) -> jax.Array:
 
 def message_sizes(algorithm: Algorithm, problem: Problem) -> list[int]:
     """The number of scalars in each part of the algorithm's message."""
-    w, beta = problem.start
-    member, beta = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), (problem.stacks[0], beta)
-    )
-    message = _message.eval_shape(algorithm, problem.objective, problem.scale, member, w, beta)
+    shapes = (problem.abstract_member, *problem.abstract_start)
+    message = _message.eval_shape(algorithm, problem.objective, problem.scale, *shapes)
     return [tree.size(part) for part in message]
 
 

@@ -21,7 +21,8 @@ from jax.sharding import PartitionSpec as P
 
 from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm
-from twofold.engines.simulate import CAPACITY, Snapshots, State, advance, client_streams, first_state, report
+from twofold.engines.base import Engine, Snapshots
+from twofold.engines.simulate import CAPACITY, State, advance, client_streams, first_state, report
 from twofold.problem import Member, Problem
 
 AXIS = "clients"
@@ -31,7 +32,7 @@ def _total(mean: Any) -> Any:
     return jax.tree.map(lambda leaf: jax.lax.psum(leaf, AXIS), mean)
 
 
-class Sharded:
+class Sharded(Engine):
     """All clients of all seeds of one run, over all devices of all processes."""
 
     def __init__(self, algorithm: Algorithm, problem: Problem, seeds: list[int], start: Any, slots: int) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm
 from twofold.control import branch
+from twofold.engines.base import Engine, Snapshots
 from twofold.problem import Oracle, Problem, weighted_mean
 from twofold.tree import Pytree
 
@@ -31,14 +32,7 @@ class State(NamedTuple):
     privates: tuple[Any, ...]
 
 
-class Snapshots(NamedTuple):
-    """Recorded iterates, (slots, seeds, …): real w, and each bucket's β."""
-
-    w: Pytree
-    parts: tuple[Pytree, ...]
-
-
-class Simulate:
+class Simulate(Engine):
     """All clients of all seeds of one run on one device."""
 
     def __init__(self, algorithm: Algorithm, problem: Problem, seeds: list[int], start: Any, slots: int) -> None:
@@ -48,7 +42,7 @@ class Simulate:
         self._many = len(seeds) > 1
         self.program = (problem.objective, jnp.asarray(problem.scale, jnp.result_type(float)), problem.stacks)
         self._streams = client_streams(keys if self._many else keys[0], problem.stacks, self._many)
-        w, beta = start
+        w, beta = tree.cast(start)
         first = first_state(self.algorithm, self.program, w, problem.split(beta))
         self.state: State = repeat_state(first, len(seeds)) if self._many else first
         self.slots = slots
@@ -70,6 +64,10 @@ class Simulate:
         if self._buffer is None:
             return jax.tree.map(lambda leaf: leaf[None, None], _show(self.algorithm, self.program, self.state))
         return self._buffer if self._many else jax.tree.map(lambda leaf: leaf[:, None], self._buffer)
+
+    def wait(self) -> None:
+        """See `Engine.wait`."""
+        jax.block_until_ready(self.state)
 
     def show(self, w: Pytree, parts: tuple[Pytree, ...]) -> tuple[tuple, Snapshots]:
         """One iterate as a snapshot in slot 0, shaped like all others so that metrics compile only once."""

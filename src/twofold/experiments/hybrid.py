@@ -17,7 +17,7 @@ EXPERIMENT = Experiment(
         for cell in (
             *ews.cells(variant, METHODS),
             *mx2.cells(variant, METHODS),
-            *images.cells(variant, METHODS, (2,), ("mnist",), **({"optimum": True} if variant == THEORY else {})),
+            *images.cells(variant, METHODS, lambda _: (2,), ("mnist",), **({"optimum": True} if variant == THEORY else {})),
         )
     ),
     figures=tuple(

@@ -26,7 +26,7 @@ def cells(variant: str, datasets: tuple[str, ...], **more: Any) -> tuple[Cell, .
 EXPERIMENT = Experiment(
     name="pw",
     title="Theory's p_w against others",
-    cells=cells(PUBLISHED, DATASETS) + cells(THEORY, DATASETS, optimum=True),
+    cells=cells(PUBLISHED, DATASETS) + cells(THEORY, DATASETS[:3], optimum=True),
     figures=tuple(
         Figure(
             f"pw-{variant.replace(' ', '-')}-{metric}", (metric,), rows="objective", columns="dataset", lines="level",
@@ -40,6 +40,6 @@ EXPERIMENT = Experiment(
         "K": "2 labels per client",
         "as published": "𝓛' = 1, μ' = 0.01, μ = μ'/(3M); η, θ₁, γ, ν follow p_w by Theorem e1; theory's p_w is 0.5 (MT2), 0.25 "
         "(MX2), 0.55 (APFL2)",
-        "by theory": "with the ridge μ' = 0.01 and certified constants",
+        "by theory": "with the ridge μ' = 0.01 and certified constants; the three data sets of 28×28 pixels, for time",
     },
 )  # fmt: skip

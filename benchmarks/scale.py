@@ -1,0 +1,131 @@
+"""Time per round and memory from 100 to 100,000 clients, each size in a process of its own.
+
+    python benchmarks/scale.py [--clients 100,1000,10000,100000] [--method lsgd] [--state device] [--json FILE]
+
+Every client has 10 rows of 784 features and a softmax model of 10 classes in a mixture. A round's time is what further
+rounds take, without the start, without compilation and without evaluating the loss. `memory` is the peak of the process
+less what it held before the data were made; `predicted` is the arithmetic of twofold.engines.memory, with the data that
+the caller holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+ROWS, FEATURES, CLASSES, ROUNDS = 10, 784, 10, 3
+GOAL_SLOPE, GOAL_MEMORY = (0.9, 1.1), 0.2
+
+
+def held() -> int:
+    """Bytes that this process has in memory now."""
+    return 4096 * int(Path("/proc/self/statm").read_text().split()[1])
+
+
+class Peak(threading.Thread):
+    """The largest number of bytes that this process holds while it runs."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.most, self.over = held(), threading.Event()
+
+    def run(self) -> None:
+        """Look every few milliseconds."""
+        while not self.over.wait(0.005):
+            self.most = max(self.most, held())
+
+
+def one(clients: int, method: str, state: str | None) -> dict:
+    """One size: seconds per round, memory, and what was predicted."""
+    import twofold as tw
+    from twofold import engines
+    from twofold.engines import memory
+    from twofold.solver import complete
+    from twofold.theory.constants import Constants
+
+    warm = small(tw, 64)
+    constants = Constants(mu=1e-4, L_w=0.1, L_beta=0.6, calL_w=0.1, calL_beta=0.6)
+    tw.solve(warm, complete(warm, method, constants)[0], rounds=1, state=state)
+    before, peak = held(), Peak()
+    peak.start()
+    task = small(tw, clients)
+    algorithm, _ = complete(task, method, constants)
+    make, how = engines.choose("simulate", algorithm, task, 1, None, state)
+    began = time.perf_counter()
+    engine = make(algorithm, task, [0], task.host_start, 0, **how)
+    start = time.perf_counter() - began
+    nowhere = np.zeros(1, np.int32)
+    times = []
+    for k in range(ROUNDS + 1):
+        began = time.perf_counter()
+        engine.advance(k, 1, nowhere)
+        engine.wait()
+        times.append(time.perf_counter() - began)
+    peak.over.set()
+    peak.join()
+    need = memory.need(algorithm, task)
+    return {
+        "clients": clients, "engine": make.__name__, "chunk": getattr(engine, "chunk", clients), "seconds": min(times[1:]),
+        "start_seconds": start, "memory": peak.most - before, "predicted": need.peak(getattr(engine, "chunk", clients)),
+        "max_rss": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+    }  # fmt: skip
+
+
+def small(tw, clients: int):
+    """A softmax mixture on random data, float32, without a second copy of anything."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((clients * ROWS, FEATURES), dtype=np.float32)
+    x *= np.float32(FEATURES**-0.5)
+    y = rng.integers(0, CLASSES, clients * ROWS).astype(np.int32)
+    everyone = tw.Clients(x, y, np.full(clients, ROWS, np.int32))
+    return tw.Problem(tw.objectives.mixture(tw.losses.softmax(CLASSES, l2=1e-3), lam=0.1), everyone)
+
+
+def main() -> None:
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", default="100,1000,10000,100000")
+    parser.add_argument("--method", default="lsgd")
+    parser.add_argument("--state")
+    parser.add_argument("--one", type=int, help="measure this number of clients here, and print JSON")
+    parser.add_argument("--json")
+    arguments = parser.parse_args()
+    if arguments.one:
+        print(json.dumps(one(arguments.one, arguments.method, arguments.state)))
+        return
+    rows = []
+    print(f"{'clients':>9} {'engine':10}{'chunk':>8}{'s/round':>10}{'memory MB':>11}{'predicted':>11}{'off by':>8}")
+    for clients in map(int, arguments.clients.split(",")):
+        command = [sys.executable, __file__, "--one", str(clients), "--method", arguments.method]
+        command += ["--state", arguments.state] if arguments.state else []
+        out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        row = json.loads(out.splitlines()[-1])
+        rows.append(row)
+        off = row["memory"] / row["predicted"] - 1
+        print(
+            f"{clients:>9,} {row['engine']:10}{row['chunk']:>8,}{row['seconds']:>10.4f}{row['memory'] / 1e6:>11,.0f}"
+            f"{row['predicted'] / 1e6:>11,.0f}{off:>8.0%}", flush=True,
+        )  # fmt: skip
+    large = [row for row in rows if row["clients"] >= 1000]
+    result = {"rows": rows}
+    if len(rows) > 1:
+        x, y = (np.log([row[name] for row in rows]) for name in ("clients", "seconds"))
+        result["slope"] = float(np.polyfit(x, y, 1)[0])
+        print(f"slope of log time against log clients: {result['slope']:.3f} (goal 0.9 to 1.1)")
+    if large:
+        worst = max(abs(row["memory"] / row["predicted"] - 1) for row in large)
+        print(f"memory off its prediction by at most {worst:.0%} from 1,000 clients on (goal 20 %)")
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

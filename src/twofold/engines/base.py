@@ -1,0 +1,57 @@
+"""What `solve` asks of an engine."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from twofold import metrics as measure
+from twofold.tree import Pytree
+
+
+class Snapshots(NamedTuple):
+    """Recorded iterates, (slots, seeds, …): real w, and each bucket's β."""
+
+    w: Pytree
+    parts: tuple[Pytree, ...]
+
+
+class Engine:
+    """All clients of all seeds of one run, advanced iteration by iteration.
+
+    `program` is (objective, scale, stacks), with which metrics are evaluated; an engine that has no such thing measures by
+    itself. One whose `keeps` is false runs one seed at a time and keeps no iterates but the last.
+    """
+
+    algorithm: Any
+    program: tuple
+    keeps = True
+
+    def advance(self, k: int, count: int, slots: np.ndarray) -> Any:
+        """Iterations k … k+count−1; slots[i] says where the iterates k+i are kept."""
+        raise NotImplementedError
+
+    def wait(self) -> None:
+        """Until all that was asked for is computed."""
+
+    def show(self, w: Pytree, parts: tuple[Pytree, ...]) -> tuple[tuple, Any]:
+        """One iterate as a snapshot in slot 0, with the program that evaluates it."""
+        raise NotImplementedError
+
+    def fetch(self, snapshots: Any, slot: int, row: int) -> Snapshots:
+        """One iterate, on the host."""
+        raise NotImplementedError
+
+    def measure(
+        self, metrics: dict[str, measure.Metric], snapshots: Any, index: np.ndarray
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Every metric of the snapshots at the flat (slot, seed) positions `index`, and ‖(w, β)‖² of each."""
+        return measure.evaluate(metrics, self.program, snapshots, index)
+
+    def measure_start(
+        self, metrics: dict[str, measure.Metric], w: Pytree, parts: tuple[Pytree, ...]
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """The same of the starting point."""
+        program, first = self.show(w, parts)
+        return measure.evaluate(metrics, program, first, np.zeros(1, np.int32))

@@ -1,0 +1,114 @@
+"""How much memory a run needs, how much there is, and how many clients to take at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from twofold.algorithms.base import Algorithm
+from twofold.engines.schedule import message_sizes
+from twofold.problem import Oracle, Problem
+
+SHARE = 0.8
+"""Of the free memory, how much a run may plan with."""
+LARGE = 1 << 28
+"""Below this many bytes nobody looks at what is free."""
+
+
+class Need(NamedTuple):
+    """Bytes: everybody's data and private state, and per client what an iteration needs besides."""
+
+    clients: int
+    data: int
+    state: int
+    working: int
+
+    def at_once(self, chunk: int, seeds: int = 1) -> int:
+        """Everything on the device, `chunk` clients of each seed at work."""
+        return self.data + seeds * (self.state + chunk * self.working)
+
+    def peak(self, chunk: int) -> int:
+        """What a process holds on a CPU, the caller's own copy of the data included."""
+        return self.data + self.at_once(chunk)
+
+    def told(self) -> str:
+        """The arithmetic, in words."""
+        each = (self.state // self.clients, self.data // self.clients, self.working)
+        state, data, working = (size(n) for n in each)
+        return (
+            f"{self.clients:,} clients with {data} of data and {state} of private state each are "
+            f"{size(self.data)} + {size(self.state)}, and every client at work needs {working} more"
+        )
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:,.3g} TB"
+
+
+def need(algorithm: Algorithm, problem: Problem) -> Need:
+    """What a run of one seed needs; nothing is computed for it."""
+    w, beta = problem.abstract_start
+    member = problem.abstract_member
+
+    def private(algorithm: Algorithm, objective: Any, scale: Any, member: Any, w: Any, beta: Any) -> Any:
+        return algorithm.init_private(w, beta, Oracle(objective, scale, member))
+
+    itemsize = jnp.result_type(float).itemsize
+    state = _nbytes(jax.eval_shape(private, algorithm, problem.objective, problem.scale, member, w, beta))
+    message = itemsize * sum(message_sizes(algorithm, problem))
+    rows = sum(len(p) * int(problem.clients.counts[p].max()) for p in problem.positions)
+    data = rows * _nbytes((member.x, member.y)) // jax.tree.leaves(member.x)[0].shape[0]
+    # The new state, the message, and what a gradient takes: the point where it is taken, itself, and one more of each.
+    working = state + message + 2 * _nbytes((w, beta))
+    return Need(problem.M, data, state * problem.M, working)
+
+
+def _nbytes(x: Any) -> int:
+    return sum(int(np.prod(leaf.shape)) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(x))
+
+
+def free() -> int:
+    """Bytes that are free on the first device; on a CPU, what the system could give without swapping."""
+    device = jax.local_devices()[0]
+    stats = device.memory_stats() or {}
+    if "bytes_limit" in stats:
+        return stats["bytes_limit"] - stats["bytes_in_use"]
+    try:
+        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        return 1024 * int(lines["MemAvailable"].split()[0])
+    except (OSError, KeyError):  # no such file on this system: assume a small machine
+        return 4 << 30
+
+
+def fits(found: Need, seeds: int) -> bool:
+    """Whether all clients of all seeds can be at work at once."""
+    whole = found.at_once(found.clients, seeds)
+    return whole < LARGE or whole <= SHARE * free()
+
+
+def choose(found: Need, chunk: int | None, state: str) -> int:
+    """How many clients to take at a time, when their state is kept on the device, the host or the disk."""
+    if chunk is not None:
+        return min(chunk, found.clients)
+    room = SHARE * free()
+    on_device = jax.local_devices()[0].platform != "cpu"
+    kept = found.data + found.state if state == "device" else 0 if state == "disk" or on_device else found.state
+    each = found.working + (0 if state == "device" else (found.data + found.state) // found.clients)
+    most = int((room - kept) // max(each, 1))
+    if most < 1:
+        raise ValueError(
+            f"This problem does not fit into memory: {found.told()}, but {size(room)} can be used "
+            f"({SHARE:.0%} of what is free). "
+            + ('Keep the private state elsewhere: state="host" or state="disk".' if state != "disk" else "")
+        )
+    # Large chunks gain nothing, and leave nothing to others.
+    return min(most, max(found.clients // 8, 64), found.clients)

@@ -1,0 +1,324 @@
+"""More clients than fit at once: a chunk of them at a time, their state on the device, on the host, or on disk.
+
+Between two rounds of communication nobody needs anybody: the shared state evolves in the same way everywhere. So a chunk of
+clients does all silent iterations up to the next round and its own part of that round in one go, and the next chunk follows.
+Everyone passes through the device once per round, however many iterations a round has. What an algorithm does on receipt
+of the new shared state (`receive`) waits until the clients' next turn.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from twofold import metrics as measure
+from twofold import randomness, tree
+from twofold.algorithms.base import Algorithm
+from twofold.engines import memory
+from twofold.engines.base import Engine, Snapshots
+from twofold.engines.schedule import Schedule
+from twofold.engines.simulate import State, client_streams, first_state, report
+from twofold.problem import Oracle, Problem, weighted_mean
+from twofold.tree import Pytree
+
+Place = Literal["device", "host", "disk"]
+"""Where private states are kept while other clients are at work."""
+PLACES: tuple[Place, ...] = ("device", "host", "disk")
+
+
+class Chunk(NamedTuple):
+    """Some clients of one bucket: their places in it, their positions, their data where these stay on the device."""
+
+    bucket: int
+    places: slice
+    positions: np.ndarray
+    rows: int
+    stack: Any
+    streams: Any
+
+
+class Streamed(Engine):
+    """All clients of one seed's run, `chunk` of them at a time (by default as many as memory is free for).
+
+    `state` says where their private states are kept meanwhile: "device", "host", or "disk" (memory-mapped files in a
+    temporary folder, see TMPDIR, that goes with the run). With states on the device, data are kept there, too.
+    """
+
+    keeps = False
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        problem: Problem,
+        seeds: list[int],
+        start: Any,
+        slots: int = 0,
+        *,
+        chunk: int | None = None,
+        state: Place = "device",
+    ) -> None:
+        if len(seeds) != 1:
+            raise ValueError(f"The streamed engine runs one seed at a time, got {len(seeds)}.")
+        if state not in PLACES:
+            raise ValueError(f"Private state is kept on one of {', '.join(PLACES)}, not on {state!r}.")
+        self.algorithm, self.problem, self.place = tree.cast(algorithm), problem, state
+        self.chunk = memory.choose(memory.need(self.algorithm, problem), chunk, state)
+        key = randomness.root(seeds[0])
+        self._common = randomness.common(key)
+        self._schedule = Schedule(self.algorithm, problem, key[None])
+        self._objective = (problem.objective, jnp.asarray(problem.scale, jnp.result_type(float)))
+        self._chunks = list(self._cut(key))
+        self._kept = _Kept(state, [len(p) for p in problem.positions])
+        w, beta = start
+        w, parts = tree.cast(w), problem.split(beta)
+        for i, one in enumerate(self._chunks):
+            part = tree.cast(jax.tree.map(lambda leaf, one=one: leaf[one.places], parts[one.bucket]))
+            first: State = first_state(self.algorithm, self._program(one), w, (part,))
+            self._kept.put(i, one, first.privates[0])
+        self.shared = first.shared
+        self._waiting = -1  # the iteration whose `receive` is still to come
+
+    def _cut(self, key: jax.Array) -> Iterator[Chunk]:
+        """Every bucket in pieces of nearly equal size, so that there are few shapes to compile for."""
+        for bucket, positions in enumerate(self.problem.positions):
+            rows = int(self.problem.clients.counts[positions].max())
+            edges = np.linspace(0, len(positions), -(-len(positions) // self.chunk) + 1).round().astype(int).tolist()
+            for lo, hi in pairwise(edges):
+                one = Chunk(bucket, slice(lo, hi), positions[lo:hi], rows, None, None)
+                stack = self._data(one)
+                _, (streams,) = client_streams(key, (stack,), False)
+                yield one._replace(stack=stack if self.place == "device" else None, streams=streams)
+
+    def _data(self, one: Chunk) -> Any:
+        """A chunk's data on the device."""
+        if one.stack is not None:
+            return one.stack
+        return tree.cast(self.problem.stack(one.positions, np.dtype(jnp.result_type(float)), one.rows))
+
+    def _program(self, one: Chunk) -> tuple:
+        return (*self._objective, (self._data(one),))
+
+    def advance(self, k: int, count: int, slots: np.ndarray) -> None:
+        """Iterations k … k+count−1, in stretches that end with a round of communication."""
+        speaks = self._schedule.communicates[self._schedule.kinds(k + count)[0, k:]]
+        ends = k + np.union1d(np.flatnonzero(speaks) + 1, [count])
+        for first, end in zip([k, *ends[:-1].tolist()], ends.tolist(), strict=True):
+            self._stretch(first, end)
+
+    def wait(self) -> None:
+        """See `Engine.wait`."""
+        jax.block_until_ready((self.shared, self._kept.on_device))
+
+    def _stretch(self, first: int, end: int) -> None:
+        """Iterations first … end−1, of which only the last one communicates (or none)."""
+        when = (jnp.int32(self._waiting), jnp.int32(first), jnp.int32(end))
+        alone = not self._schedule.communicates.all()
+        mean = shared = None
+        before: tuple[int, Chunk, Any] | None = None
+        for i, one in enumerate(self._chunks):
+            streams = (self._common, one.streams)
+            private, shared, part = _turn(
+                self.algorithm, self._program(one), self.shared, self._kept.get(i, one), streams, when, alone=alone
+            )
+            mean = part if mean is None else jax.tree.map(jnp.add, mean, part)
+            if before is not None:  # written back while the next chunk is at work
+                self._kept.put(*before)
+            before = (i, one, private)
+        assert before is not None
+        self._kept.put(*before)
+        self.shared = _finish(self.algorithm, self._common, jnp.int32(end - 1), shared, mean)
+        self._waiting = end - 1
+
+    def _settle(self) -> None:
+        """Let everyone receive what is waiting."""
+        if self._waiting >= 0 and _receives(self.algorithm):
+            plan = self.algorithm.plan(self._common, jnp.int32(self._waiting))
+            for i, one in enumerate(self._chunks):
+                private = _receive(self.algorithm, self._program(one), plan, self.shared, self._kept.get(i, one))
+                self._kept.put(i, one, private)
+        self._waiting = -1
+
+    def _reports(self) -> Iterator[tuple[Chunk, tuple, Snapshots]]:
+        """What the algorithm would report now, chunk by chunk."""
+        self._settle()
+        for i, one in enumerate(self._chunks):
+            program = self._program(one)
+            yield one, program, _report(self.algorithm, program, State(self.shared, (self._kept.get(i, one),)))
+
+    def fetch(self, snapshots: Any, slot: int, row: int) -> Snapshots:
+        """The last iterate, on the host."""
+        w, parts = None, [None] * len(self.problem.positions)
+        for one, _, found in self._reports():
+            w, count = jax.tree.map(np.asarray, found.w), len(self.problem.positions[one.bucket])
+            if parts[one.bucket] is None:
+                parts[one.bucket] = jax.tree.map(
+                    lambda leaf, n=count: np.empty((n, *leaf.shape[1:]), leaf.dtype), found.parts[0]
+                )
+            jax.tree.map(
+                lambda whole, leaf, one=one: _write(whole, one.places, leaf), parts[one.bucket], found.parts[0]
+            )
+        return Snapshots(w, tuple(parts))
+
+    def measure(
+        self, metrics: dict[str, measure.Metric], snapshots: Any, index: np.ndarray
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """The metrics of where everyone is."""
+        return self._measure(metrics, self._reports(), lambda: self.fetch(None, 0, 0))
+
+    def measure_start(
+        self, metrics: dict[str, measure.Metric], w: Pytree, parts: tuple[Pytree, ...]
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """The metrics of the starting point."""
+        cut = (jax.tree.map(lambda leaf, one=one: leaf[one.places], parts[one.bucket]) for one in self._chunks)
+        shown = (
+            (one, self._program(one), Snapshots(*tree.cast((w, (part,)))))
+            for one, part in zip(self._chunks, cut, strict=True)
+        )
+        return self._measure(metrics, shown, lambda: Snapshots(w, parts))
+
+    def _measure(
+        self, metrics: dict[str, measure.Metric], shown: Iterable[tuple[Chunk, tuple, Snapshots]], everyone: Callable
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Sums over clients chunk by chunk; a function of the user's own gets everybody's β at once."""
+        summed = {name: metric for name, metric in metrics.items() if metric in measure.SUMS}
+        functions = (*summed.values(), measure.size)
+        totals = w = None
+        for _, program, found in shown:
+            part = _sums(functions, program, found.w, found.parts)
+            totals, w = part if totals is None else jax.tree.map(jnp.add, totals, part), found.w
+        assert totals is not None
+        values = [
+            np.asarray(measure.SUMS[f].finish(total, w))[None] for f, total in zip(functions, totals, strict=True)
+        ]
+        found = dict(zip(summed, values, strict=False))
+        others = metrics.keys() - summed.keys()
+        whole = everyone() if others else None
+        for name in others:
+            found[name] = np.asarray(metrics[name](self._objective, whole.w, whole.parts))[None]  # type: ignore[union-attr]
+        return found, values[-1]
+
+
+class _Kept:
+    """Everyone's private state, by chunk on the device, or by bucket in arrays on the host or on disk."""
+
+    def __init__(self, place: Place, sizes: list[int]) -> None:
+        self._place, self._sizes = place, sizes
+        self.on_device: dict[int, Any] = {}
+        self._arrays: dict[int, Any] = {}
+        self._folder: Path | None = None
+        if place == "disk":
+            self._folder = Path(tempfile.mkdtemp(prefix="twofold-"))
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+
+    def get(self, i: int, one: Chunk) -> Any:
+        """A chunk's states on the device, for its turn."""
+        if self._place == "device":
+            return self.on_device[i]
+        # A copy, always: on a CPU the device would otherwise work on the very memory that is written to afterwards.
+        return jax.tree.map(lambda whole: jnp.array(whole[one.places]), self._arrays[one.bucket])
+
+    def put(self, i: int, one: Chunk, private: Any) -> None:
+        """Take them back."""
+        if self._place == "device":
+            self.on_device[i] = private
+            return
+        if one.bucket not in self._arrays:
+            self._arrays[one.bucket] = jax.tree.map(partial(self._make, one.bucket), private)
+        jax.tree.map(lambda whole, leaf: _write(whole, one.places, leaf), self._arrays[one.bucket], private)
+
+    def _make(self, bucket: int, leaf: jax.Array) -> np.ndarray:
+        shape = (self._sizes[bucket], *leaf.shape[1:])
+        if self._folder is None or not np.prod(shape):
+            return np.empty(shape, leaf.dtype)
+        file = self._folder / f"{bucket}-{len(list(self._folder.iterdir()))}.npy"
+        return np.lib.format.open_memmap(file, "w+", leaf.dtype, shape)
+
+
+def _write(whole: np.ndarray, places: slice, leaf: jax.Array) -> None:
+    whole[places] = np.asarray(leaf)
+
+
+def _receives(algorithm: Algorithm) -> bool:
+    return type(algorithm).receive is not Algorithm.receive
+
+
+def _everyone(algorithm: Algorithm, program: tuple, method: str) -> Any:
+    """An algorithm's `client` or `receive` for all clients of a chunk."""
+    objective, scale, (stack,) = program
+
+    def all_of_them(plan: Any, shared: Any, private: Any, streams: Any = None, k: Any = None) -> Any:
+        def one(member: Any, private: Any, stream: Any) -> Any:
+            oracle = Oracle(objective, scale, member)
+            draws = () if stream is None else (randomness.of(stream, k),)
+            return getattr(algorithm, method)(plan, shared, private, oracle, *draws)
+
+        return jax.vmap(one)(stack, private, streams)
+
+    return all_of_them
+
+
+@partial(jax.jit, static_argnames="alone", donate_argnums=3)
+def _turn(
+    algorithm: Algorithm, program: tuple, shared: Any, private: Any, streams: tuple, when: tuple, alone: bool
+) -> tuple[Any, Any, Any]:
+    """A chunk's turn: receive what waits, the silent iterations, and the last one up to the message.
+
+    Gives the chunk's states, the shared state before the last server step, and the chunk's share of the mean message.
+    """
+    (common, own), (waiting, first, end) = streams, when
+    client, receive = (_everyone(algorithm, program, method) for method in ("client", "receive"))
+
+    def go(k: Any, shared: Any, private: Any) -> tuple[Any, Any]:
+        return client(algorithm.plan(common, k), shared, private, own, k)
+
+    if _receives(algorithm):
+        plan = algorithm.plan(common, jnp.maximum(waiting, 0))
+        private = jax.lax.cond(
+            waiting >= 0, lambda private: receive(plan, shared, private), lambda private: private, private
+        )
+
+    def share(message: Any) -> Any:
+        return weighted_mean(program[2], [message])
+
+    if alone:
+        shape = jax.eval_shape(lambda: share(go(first, shared, private)[1]))
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
+
+        def silent(k: Any, carry: tuple) -> tuple:
+            shared, private = carry
+            private, _ = go(k, shared, private)
+            plan = algorithm.plan(common, k)
+            shared = algorithm.server(plan, shared, nothing)
+            return shared, receive(plan, shared, private)
+
+        shared, private = jax.lax.fori_loop(first, end - 1, silent, (shared, private))
+    private, message = go(end - 1, shared, private)
+    return private, shared, share(message)
+
+
+@jax.jit
+def _finish(algorithm: Algorithm, common: jax.Array, k: Any, shared: Any, mean: Any) -> Any:
+    return algorithm.server(algorithm.plan(common, k), shared, mean)
+
+
+@partial(jax.jit, donate_argnums=4)
+def _receive(algorithm: Algorithm, program: tuple, plan: Any, shared: Any, private: Any) -> Any:
+    return _everyone(algorithm, program, "receive")(plan, shared, private)
+
+
+_report = jax.jit(report)
+
+
+@partial(jax.jit, static_argnums=0)
+def _sums(functions: tuple, program: tuple, w: Pytree, parts: tuple) -> tuple:
+    return tuple(measure.SUMS[function].of_some(program, w, parts) for function in functions)

@@ -1,0 +1,89 @@
+"""What a run needs is counted right, compared with what is free, and told with its arithmetic."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import twofold as tw
+from twofold import engines
+from twofold.engines import memory
+from twofold.solver import complete
+
+CLIENTS, ROWS, FEATURES, CLASSES = 40, 3, 5, 4
+BETA = FEATURES * CLASSES * 8
+
+
+def problem() -> tw.Problem:
+    rng = np.random.default_rng(0)
+    everyone = [(rng.normal(size=(ROWS, FEATURES)), rng.integers(0, CLASSES, ROWS)) for _ in range(CLIENTS)]
+    return tw.Problem(
+        tw.objectives.mixture(tw.losses.softmax(CLASSES, l2=0.1), lam=0.5), tw.Clients.from_list(everyone)
+    )
+
+
+def need(name: str) -> memory.Need:
+    return memory.need(complete(problem(), name)[0], problem())
+
+
+@pytest.mark.parametrize(("name", "sequences"), [("lsgd", 1), ("acd", 2), ("asvrcd", 4)])
+def test_state_is_as_many_sequences_as_the_method_has(name: str, sequences: int):
+    found = need(name)
+    assert found.state == CLIENTS * sequences * BETA
+    label = problem().clients.y.dtype.itemsize
+    assert found.data == CLIENTS * ROWS * (8 * FEATURES + label)
+
+
+def test_unequal_clients_are_counted_with_their_padding():
+    rng = np.random.default_rng(0)
+    everyone = [(rng.normal(size=(n, FEATURES)), np.zeros(n)) for n in (2, 7, 4)]
+    whole = tw.Problem(tw.objectives.local(tw.losses.squared(l2=0.1)), tw.Clients.from_list(everyone))
+    assert memory.need(complete(whole, "acd")[0], whole).data == 3 * 7 * (FEATURES + 1) * 8
+
+
+@pytest.fixture
+def little(monkeypatch: pytest.MonkeyPatch):
+    def have(count: int) -> None:
+        monkeypatch.setattr(memory, "free", lambda: int(count / memory.SHARE) + 1)
+        monkeypatch.setattr(memory, "LARGE", 0)
+
+    return have
+
+
+def test_everyone_at_once_where_it_fits_and_in_turns_where_not(little):
+    whole, (method, _) = problem(), complete(problem(), "acd")
+    found = memory.need(method, whole)
+    little(found.at_once(CLIENTS))
+    assert engines.choose("simulate", method, whole, 1, None, None)[0] is engines.Simulate
+    assert engines.choose("simulate", method, whole, 2, None, None)[0] is engines.Streamed
+    little(found.at_once(3))
+    engine, how = engines.choose("simulate", method, whole, 1, None, None)
+    assert engine is engines.Streamed
+    assert memory.choose(found, None, how["state"]) == 3
+    expected = tw.solve(whole, method, rounds=5, engine="messages")
+    np.testing.assert_allclose(tw.solve(whole, method, rounds=5).beta, expected.beta, rtol=0, atol=1e-12)
+
+
+def test_what_does_not_fit_is_told_with_its_arithmetic(little):
+    found = need("acd")
+    little(found.data + found.state // 2)
+    with pytest.raises(ValueError, match=r"40 clients with 144 B of data and 320 B of private state each are 5\.76 kB \+ "
+                       r"12\.8 kB, .* Keep the private state elsewhere: state=\"host\" or state=\"disk\"\."):  # fmt: skip
+        tw.solve(problem(), "acd", rounds=1)
+    assert tw.solve(problem(), "acd", rounds=1, state="disk").status == "budget"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"chunk": 0}, "chunk is a number of clients ≥ 1, got chunk=0"),
+        ({"state": "cloud"}, "Private state is kept on one of device, host, disk, not on 'cloud'"),
+        (
+            {"chunk": 2, "engine": "messages"},
+            "chunk= and state= are for the engines simulate and streamed, not for messages",
+        ),
+    ],
+)
+def test_mistakes_are_one_sentence(options: dict, sentence: str):
+    with pytest.raises(ValueError, match=sentence):
+        tw.solve(problem(), "acd", rounds=1, **options)
