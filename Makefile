@@ -4,14 +4,13 @@
 #   make test     run every test                  make test ARGS="-k ledger -x"
 #   make lint     ruff, pyright, import contracts
 #   make format   let ruff mend what it can
-#   make bench    speed and scale                 make bench BENCHMARKS=benchmarks/mx2.py ARGS="--seeds 5"
+#   make bench    speed and scale, in one table   make bench ARGS="--only mx2,scale"
 #   make clean    remove .venv and all caches
 
 PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= auto
 ARGS ?=
-BENCHMARKS ?= $(shell grep -l '^if __name__' benchmarks/*.py)
 
 BIN := $(VENV)/bin
 
@@ -38,7 +37,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.bench
-	@for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script $(ARGS) || exit 1; done
+	@$(BIN)/python benchmarks/table.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) .jax_cache .hypothesis .pytest_cache .ruff_cache .import_linter_cache dist build

@@ -87,8 +87,9 @@ def _logistic(score: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def _softmax(score: jax.Array, y: jax.Array) -> jax.Array:
-    chosen = jnp.take_along_axis(score, y.astype(jnp.int32)[:, None], axis=1)[:, 0]
-    return jax.nn.logsumexp(score, axis=1) - chosen
+    # A comparison, not an index: the gradient of the latter is a scatter, which costs more than the rest of this loss.
+    mine = jnp.arange(score.shape[1])[None] == y[:, None]
+    return jax.nn.logsumexp(score, axis=1) - jnp.sum(jnp.where(mine, score, 0), axis=1)
 
 
 def _squared(score: jax.Array, y: jax.Array) -> jax.Array:
@@ -148,7 +149,7 @@ class Linear:
 
     def score(self, params: Pytree, x: jax.Array) -> jax.Array:
         """x·W + b, one score (or one per class) a row."""
-        return x @ params["weight"] + params["bias"][None] if self.intercept else x @ params
+        return _times(x, params["weight"]) + params["bias"][None] if self.intercept else _times(x, params)
 
     def ridge(self, params: Pytree) -> jax.Array:
         """(l2/2)‖params‖²."""
@@ -174,6 +175,31 @@ class Linear:
         mu = (smallest if self.link.labels is None else np.zeros_like(smallest)) + l2
         how = {name: "certified" for name in ("mu", "L", "calL")}  # noqa: C420  (typed as plain strings)
         return LossConstants(mu=mu, L=kappa * largest + l2, calL=kappa * longest + l2, how=how)
+
+
+@jax.custom_vjp
+def _times(x: jax.Array, weight: jax.Array) -> jax.Array:
+    """x·W, whose gradient in W is made in the layout that suits the machine."""
+    return x @ weight
+
+
+def _times_forward(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return x @ weight, (x, weight)
+
+
+def _times_backward(kept: tuple[jax.Array, jax.Array], of_score: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, weight = kept
+    if weight.ndim == 1:
+        return of_score[:, None] * weight[None], of_score @ x
+    of_weight = of_score.T @ x
+    if jax.default_backend() == "cpu":
+        # A product (features × classes) with few classes in its inner loop cannot use the vector unit; (classes × features)
+        # can, and turning it afterwards costs little. Without the barrier XLA would swap them back. 20 → 13 µs a step.
+        of_weight = jax.lax.optimization_barrier(of_weight)
+    return of_score @ weight.T, of_weight.T
+
+
+_times.defvjp(_times_forward, _times_backward)
 
 
 def _spectra(clients: Clients, columns: Any, intercept: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -100,11 +100,10 @@ class Oracle:
         return Rows(x, y, sample.weight)
 
 
-def _shape(leaf: Any, drop: int = 0) -> jax.ShapeDtypeStruct:
-    """An array's shape, without its first `drop` axes, in the precision that it has on the device."""
-    array = np.asarray(leaf)
-    dtype = jnp.result_type(float) if np.issubdtype(array.dtype, np.floating) else array.dtype
-    return jax.ShapeDtypeStruct(array.shape[drop:], dtype)
+def _now(x: Pytree) -> Pytree:
+    """x on the device, also when first asked for inside somebody's jit: what is kept must not belong to a trace."""
+    with jax.ensure_compile_time_eval():
+        return tree.cast(x)
 
 
 class Optimum(NamedTuple):
@@ -149,7 +148,7 @@ class Problem:
     @cached_property
     def stacks(self) -> tuple[Member, ...]:
         """The clients' data on the device, one stack per bucket."""
-        return tree.cast(self.host_stacks)
+        return _now(self.host_stacks)
 
     @cached_property
     def host_stacks(self) -> tuple[Member, ...]:
@@ -176,17 +175,17 @@ class Problem:
     def _own(self) -> Pytree:
         return self.objective.own(self.clients)
 
-    @property
+    @cached_property
     def abstract_member(self) -> Member:
         """The shapes of one client's data, as large as the largest of the first bucket."""
         positions, dtype = self.positions[0], np.dtype(jnp.result_type(float))
-        one = self.stack(positions[:1], dtype, rows=int(self.clients.counts[positions].max()))
-        return jax.tree.map(lambda leaf: _shape(leaf, 1), one)
+        one = _now(self.stack(positions[:1], dtype, rows=int(self.clients.counts[positions].max())))
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), one)
 
-    @property
+    @cached_property
     def abstract_start(self) -> tuple[Pytree, Pytree]:
         """The shapes of w and of one client's β."""
-        return jax.tree.map(_shape, self._start)
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), _now(self._start))
 
     def member(self, m: int) -> Member:
         """Client m's data alone, unpadded."""
@@ -217,12 +216,12 @@ class Problem:
     @cached_property
     def start(self) -> tuple[Pytree, Pytree]:
         """The starting point, real w and everyone's β."""
-        return tree.cast(self.host_start)
+        return _now(self.host_start)
 
     @cached_property
     def host_start(self) -> tuple[Pytree, Pytree]:
         """The same on the host, where everyone's β is one and the same piece of memory."""
-        w, beta = jax.tree.map(np.asarray, self._start)
+        w, beta = jax.tree.map(np.asarray, _now(self._start))
         return w, jax.tree.map(lambda leaf: np.broadcast_to(leaf, (self.M, *leaf.shape)), beta)
 
     # --- values and gradients -----------------------------------------------------------------------------------------

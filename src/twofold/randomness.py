@@ -107,6 +107,7 @@ def _high(a: jax.Array, b: jax.Array) -> jax.Array:
 @partial(_compiled, static_argnums=2)
 def shuffle(key: Key, count: Any, capacity: int) -> jax.Array:
     """A permutation of a client's `count` rows, padded rows last; the same whatever the padding."""
-    padding = jnp.arange(capacity) >= count
-    # Two sort keys: padded rows after all real ones, whatever they drew.
-    return jnp.lexsort((bits(key, capacity), padding)).astype(jnp.int32)
+    last = jnp.uint32(jnp.iinfo(jnp.uint32).max)
+    # Padded rows come after all real ones, whatever they drew: the sort is stable.
+    drawn = jnp.where(jnp.arange(capacity) < count, bits(key, capacity), last)
+    return jnp.argsort(drawn, stable=True).astype(jnp.int32)

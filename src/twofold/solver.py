@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from twofold import metrics as measure
-from twofold import randomness
+from twofold import randomness, tree
 from twofold.algorithms import REGISTRY, Algorithm
 from twofold.algorithms.base import Setting
 from twofold.engines.base import Snapshots
@@ -211,7 +211,7 @@ class _Run:
         each = sum(leaf.nbytes for leaf in jax.tree.leaves(self.start))
         slots = int(np.clip(SNAPSHOT_BYTES // max(each * len(self.seeds), 1), 0, MOST_SLOTS))
         make, more = engines.choose(
-            options.engine, self.algorithm, self.problem, len(self.seeds), options.chunk, options.state
+            options.engine, tree.cast(self.algorithm), self.problem, len(self.seeds), options.chunk, options.state
         )
         if (slots < 2 or not make.keeps) and len(self.seeds) > 1:  # one after the other
             return [run for seed in self.seeds for run in _Run(self.problem, self.algorithm, self.options, [seed]).go()]
@@ -361,7 +361,8 @@ class _Track:
         run, budget = self.run, self.run.budget
         before, base = self._times, self.k
         times = np.concatenate([before[None], self.spend(int(ks[-1]))])[ks - base]
-        course = times @ self._costs  # from whole numbers, so that it does not matter how a run is cut into stretches
+        # From whole numbers, and not by BLAS: the same to the last bit, however a run is cut into stretches.
+        course = np.sum(times[:, :, None] * self._costs, axis=1)
         if run.wants_gap:
             values["gap"] = values["loss"] - run.best
         if run.wants_bound:

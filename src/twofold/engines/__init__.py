@@ -17,9 +17,18 @@ REGISTRY: dict[str, Any] = {"simulate": Simulate, "messages": Messages, "sharded
 
 
 def choose(
-    name: str, algorithm: Algorithm, problem: Problem, seeds: int, chunk: int | None, state: str | None
+    name: str,
+    algorithm: Algorithm,
+    problem: Problem,
+    seeds: int = 1,
+    chunk: int | None = None,
+    state: str | None = None,
 ) -> tuple[type[Engine], dict[str, Any]]:
-    """The engine for a run, and how to make it: `simulate` becomes `streamed` where not everyone fits at once."""
+    """The engine for a run, and how to make it.
+
+    `simulate` becomes `streamed` where not everyone fits at once, and, on CPUs, where a client has so much to do between two
+    rounds that it is better done by one core in its own cache, client after client, than by all for all in lock step.
+    """
     asked = chunk is not None or state is not None
     if chunk is not None and (int(chunk) != chunk or chunk < 1):
         raise ValueError(f"chunk is a number of clients ≥ 1, got {chunk=}.")
@@ -27,8 +36,11 @@ def choose(
         if asked:
             raise ValueError(f"chunk= and state= are for the engines simulate and streamed, not for {name}.")
         return get(name), {}
-    if name == "simulate" and not asked and memory.fits(memory.need(algorithm, problem), seeds):
-        return Simulate, {}
+    if name == "simulate" and not asked:
+        need = memory.need(algorithm, problem)
+        if memory.fits(need, seeds):
+            alone = seeds == 1 and need.turn >= memory.LONG_TURN and memory.on_cpu()
+            return (Streamed, {"chunk": 1}) if alone else (Simulate, {})
     return Streamed, {"chunk": chunk, "state": "device" if state is None else state}
 
 

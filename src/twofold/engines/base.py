@@ -28,6 +28,9 @@ class Engine:
     program: tuple
     keeps = True
 
+    def __init__(self, algorithm: Any, problem: Any, seeds: list[int], start: Any, slots: int) -> None:
+        raise NotImplementedError
+
     def advance(self, k: int, count: int, slots: np.ndarray) -> Any:
         """Iterations k … k+count−1; slots[i] says where the iterates k+i are kept."""
         raise NotImplementedError

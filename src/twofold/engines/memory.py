@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from twofold import randomness
 from twofold.algorithms.base import Algorithm
 from twofold.engines.schedule import message_sizes
 from twofold.problem import Oracle, Problem
@@ -17,15 +18,18 @@ SHARE = 0.8
 """Of the free memory, how much a run may plan with."""
 LARGE = 1 << 28
 """Below this many bytes nobody looks at what is free."""
+LONG_TURN = 1 << 22
+"""Bytes that a client touches in an iteration, from which on it is worth a call of its own (about a millisecond)."""
 
 
 class Need(NamedTuple):
-    """Bytes: everybody's data and private state, and per client what an iteration needs besides."""
+    """Bytes: everybody's data and private state, and per client what an iteration needs besides, and what it touches."""
 
     clients: int
     data: int
     state: int
     working: int
+    turn: int = 0
 
     def at_once(self, chunk: int, seeds: int = 1) -> int:
         """Everything on the device, `chunk` clients of each seed at work."""
@@ -58,22 +62,35 @@ def need(algorithm: Algorithm, problem: Problem) -> Need:
     """What a run of one seed needs; nothing is computed for it."""
     w, beta = problem.abstract_start
     member = problem.abstract_member
-
-    def private(algorithm: Algorithm, objective: Any, scale: Any, member: Any, w: Any, beta: Any) -> Any:
-        return algorithm.init_private(w, beta, Oracle(objective, scale, member))
-
     itemsize = jnp.result_type(float).itemsize
-    state = _nbytes(jax.eval_shape(private, algorithm, problem.objective, problem.scale, member, w, beta))
+    state = _nbytes(_private.eval_shape(algorithm, problem.objective, problem.scale, member, w, beta))
     message = itemsize * sum(message_sizes(algorithm, problem))
-    rows = sum(len(p) * int(problem.clients.counts[p].max()) for p in problem.positions)
-    data = rows * _nbytes((member.x, member.y)) // jax.tree.leaves(member.x)[0].shape[0]
+    counts = problem.clients.counts
+    rows = sum(len(p) * int(counts[p].max()) for p in problem.positions)
+    row = _nbytes((member.x, member.y)) // jax.tree.leaves(member.x)[0].shape[0]
     # The new state, the message, and what a gradient takes: the point where it is taken, itself, and one more of each.
-    working = state + message + 2 * _nbytes((w, beta))
-    return Need(problem.M, data, state * problem.M, working)
+    parameters = _nbytes((w, beta))
+    working = state + message + 2 * parameters
+    used = float(np.mean(counts))
+    plan = algorithm.plan(randomness.common(randomness.root(0)), jnp.int32(0))
+    evaluated = float(max(np.max(e) for e in algorithm.evaluations(plan, used)))
+    batch = getattr(algorithm, "batch", None) or used
+    turn = evaluated * row + evaluated / batch * 4 * parameters
+    return Need(problem.M, rows * row, state * problem.M, working, int(turn))
+
+
+@jax.jit
+def _private(algorithm: Algorithm, objective: Any, scale: Any, member: Any, w: Any, beta: Any) -> Any:
+    return algorithm.init_private(w, beta, Oracle(objective, scale, member))
 
 
 def _nbytes(x: Any) -> int:
     return sum(int(np.prod(leaf.shape)) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(x))
+
+
+def on_cpu() -> bool:
+    """Whether computations run on the host's own cores."""
+    return jax.local_devices()[0].platform == "cpu"
 
 
 def free() -> int:
@@ -100,8 +117,7 @@ def choose(found: Need, chunk: int | None, state: str) -> int:
     if chunk is not None:
         return min(chunk, found.clients)
     room = SHARE * free()
-    on_device = jax.local_devices()[0].platform != "cpu"
-    kept = found.data + found.state if state == "device" else 0 if state == "disk" or on_device else found.state
+    kept = found.data + found.state if state == "device" else found.state if state == "host" and on_cpu() else 0
     each = found.working + (0 if state == "device" else (found.data + found.state) // found.clients)
     most = int((room - kept) // max(each, 1))
     if most < 1:

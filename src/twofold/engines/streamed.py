@@ -8,11 +8,13 @@ of the new shared state (`receive`) waits until the clients' next turn.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial, reduce
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -83,10 +85,17 @@ class Streamed(Engine):
         w, parts = tree.cast(w), problem.split(beta)
         for i, one in enumerate(self._chunks):
             part = tree.cast(jax.tree.map(lambda leaf, one=one: leaf[one.places], parts[one.bucket]))
-            first: State = first_state(self.algorithm, self._program(one), w, (part,))
-            self._kept.put(i, one, first.privates[0])
-        self.shared = first.shared
+            self.shared, (private,) = first_state(self.algorithm, self._program(one), w, (part,))
+            self._kept.put(i, one, private)
         self._waiting = -1  # the iteration whose `receive` is still to come
+        self._order = sorted(range(len(self._chunks)), key=lambda i: -self._rows(self._chunks[i]))
+        # On CPUs chunks run side by side, each on a core of its own: its arrays stay in that core's cache.
+        workers = (
+            min(len(os.sched_getaffinity(0)), len(self._chunks))
+            if memory.on_cpu() and hasattr(os, "sched_getaffinity")
+            else 1
+        )
+        self._pool = ThreadPoolExecutor(workers) if workers > 1 else None
 
     def _cut(self, key: jax.Array) -> Iterator[Chunk]:
         """Every bucket in pieces of nearly equal size, so that there are few shapes to compile for."""
@@ -98,6 +107,9 @@ class Streamed(Engine):
                 stack = self._data(one)
                 _, (streams,) = client_streams(key, (stack,), False)
                 yield one._replace(stack=stack if self.place == "device" else None, streams=streams)
+
+    def _rows(self, one: Chunk) -> int:
+        return int(self.problem.clients.counts[one.positions].sum())
 
     def _data(self, one: Chunk) -> Any:
         """A chunk's data on the device."""
@@ -123,20 +135,25 @@ class Streamed(Engine):
         """Iterations first … end−1, of which only the last one communicates (or none)."""
         when = (jnp.int32(self._waiting), jnp.int32(first), jnp.int32(end))
         alone = not self._schedule.communicates.all()
-        mean = shared = None
-        before: tuple[int, Chunk, Any] | None = None
-        for i, one in enumerate(self._chunks):
-            streams = (self._common, one.streams)
+
+        def turn(i: int) -> tuple[Any, Any]:
+            one = self._chunks[i]
             private, shared, part = _turn(
-                self.algorithm, self._program(one), self.shared, self._kept.get(i, one), streams, when, alone=alone
-            )
-            mean = part if mean is None else jax.tree.map(jnp.add, mean, part)
-            if before is not None:  # written back while the next chunk is at work
-                self._kept.put(*before)
-            before = (i, one, private)
-        assert before is not None
-        self._kept.put(*before)
-        self.shared = _finish(self.algorithm, self._common, jnp.int32(end - 1), shared, mean)
+                self.algorithm, self._program(one), self.shared, self._kept.get(i, one), (self._common, one.streams), when,
+                alone=alone,
+            )  # fmt: skip
+            if self._pool is not None:  # a thread that goes on would only queue up more behind it
+                jax.block_until_ready((private, part))
+            self._kept.put(i, one, private)
+            return shared, part
+
+        if self._pool is None:
+            turns = [turn(i) for i in range(len(self._chunks))]
+        else:  # the longest first, so that nobody waits for them at the end
+            found = dict(zip(self._order, self._pool.map(turn, self._order), strict=True))
+            turns = [found[i] for i in range(len(self._chunks))]
+        mean = reduce(partial(jax.tree.map, jnp.add), (part for _, part in turns))
+        self.shared = _finish(self.algorithm, self._common, jnp.int32(end - 1), turns[0][0], mean)
         self._waiting = end - 1
 
     def _settle(self) -> None:
@@ -262,7 +279,11 @@ def _everyone(algorithm: Algorithm, program: tuple, method: str) -> Any:
             draws = () if stream is None else (randomness.of(stream, k),)
             return getattr(algorithm, method)(plan, shared, private, oracle, *draws)
 
-        return jax.vmap(one)(stack, private, streams)
+        everyone = (stack, private, streams)
+        if len(stack.count) > 1:
+            return jax.vmap(one)(*everyone)
+        # A client alone needs no batched loop, which would go on in vain for those who are done, and ask every time who is.
+        return jax.tree.map(lambda leaf: leaf[None], one(*jax.tree.map(lambda leaf: leaf[0], everyone)))
 
     return all_of_them
 

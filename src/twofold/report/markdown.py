@@ -60,7 +60,7 @@ def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _made_by(book: Book) -> str:
-    rows = []
+    rows, found = [], {}
     for name, document in book.documents.items():
         found = document["environment"]
         quick = ", **a quick run**" if document["settings"].get("quick") else ""

@@ -1,0 +1,216 @@
+"""Every goal of speed and scale in one table; what `make bench` prints.
+
+    python benchmarks/table.py [--out docs] [--only mx2,seeds,peers,scale,processes,gpu] [--torch-python PATH] ...
+
+Runs the other scripts of this folder one after the other, nothing beside them, and writes DIR/performance.json and
+DIR/performance.md. A part that cannot be run here (no accelerator, a peer that is not installed) keeps the figures and the
+machine of its last run from DIR/performance.json, and says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+PEERS = ("torch", "fedjax", "pfl")
+
+
+def machine() -> str:
+    """This machine in a line."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    cpu = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+    count = sum(line.startswith("processor") for line in lines)
+    return f"{cpu}, {count} cores; Python {platform.python_version()}, jax {version('jax')}, numpy {version('numpy')}"
+
+
+def run(script: str, *arguments: str) -> Any:
+    """A script's JSON; its own table is printed as it comes."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "out.json"
+        subprocess.run([sys.executable, str(HERE / script), *arguments, "--json", str(file)], check=True)
+        return json.loads(file.read_text())
+
+
+def row(work: str, against: str, found: float | None, goal: str, met: bool | None, unit: str, note: str = "") -> dict:
+    """A row of the table."""
+    return {"work": work, "against": against, "found": found, "goal": goal, "met": met, "unit": unit, "note": note}
+
+
+def mx2(arguments: argparse.Namespace) -> list[dict]:
+    """One seed and thirty, the loss at every round and at every hundredth."""
+    return _ratios(run("mx2.py"))
+
+
+def seeds(arguments: argparse.Namespace) -> list[dict]:
+    """Five methods, thirty seeds in one call, the loss at every tenth round."""
+    methods = "lsgd,ascd,asvrcd,l2sgd_plus,pfedme"
+    found = run("mx2.py", "--methods", methods, "--every", "10")
+    return _ratios([r for r in found if r["seeds"] > 1])
+
+
+def _ratios(found: list[dict]) -> list[dict]:
+    return [
+        row(
+            f"1,000 rounds of {r['method']} on synthetic MX2, {r['seeds']} seed{'s' * (r['seeds'] > 1)}, loss every {r['every']}",
+            "careful NumPy", r["ratio"], f"{r['goal']}×", r["ratio"] >= r["goal"], "×",
+        )
+        for r in found if r["goal"]
+    ]  # fmt: skip
+
+
+def peers(arguments: argparse.Namespace) -> list[dict]:
+    """FedAvg and pFedMe rounds on MNIST."""
+    given = [a for peer in PEERS if (path := getattr(arguments, f"{peer}_python")) for a in (f"--{peer}-python", path)]
+    out = []
+    for r in run("peers.py", *given)["rows"]:
+        share = r["against"] == "copy"
+        goal = f"{r['goal']:.0%}" if share else f"{r['goal']}×"
+        met = None if r["ratio"] is None else r["ratio"] >= r["goal"]
+        against = "share of a copy's bandwidth" if share else r["against"]
+        out.append(
+            row(
+                f"one {r['work']} round on MNIST",
+                against,
+                r["ratio"],
+                goal,
+                met,
+                "%" if share else "×",
+                r.get("note", ""),
+            )
+        )
+    return out
+
+
+def scale(arguments: argparse.Namespace) -> list[dict]:
+    """From 100 to 100,000 clients."""
+    found = run("scale.py")
+    worst = max(abs(r["memory"] / r["predicted"] - 1) for r in found["rows"] if r["clients"] >= 1000)
+    slope = found["slope"]
+    return [
+        row("time per round, 100 to 100,000 clients", "linear growth", slope, "0.9–1.1", 0.9 <= slope <= 1.1, "slope"),
+        row("peak memory, 1,000 to 100,000 clients", "its prediction", worst, "20 % off", worst <= 0.2, "%"),
+    ]
+
+
+def processes(arguments: argparse.Namespace) -> list[dict]:
+    """Two processes with one thread each."""
+    found = run("processes.py")
+    return [
+        row(
+            "a round of LSGD, 2,000 clients",
+            "one process",
+            found["ratio"],
+            f"{found['goal']}×",
+            found["ratio"] >= found["goal"],
+            "×",
+        )
+    ]
+
+
+def gpu(arguments: argparse.Namespace) -> list[dict]:
+    """The accelerator's cases a and b."""
+    import jax
+
+    if jax.devices()[0].platform == "cpu":
+        raise LookupError("no accelerator here")
+    goals = {"acd": 0.7, "lsgd": 0.6, "asvrcd": 0.6}
+    out = []
+    for case in "ab":
+        found = run("gpu.py", "--case", case)
+        for r in found["rows"]:
+            goal = goals[r["method"]]
+            out.append(
+                row(
+                    f"{found['device']}, case {case}, {r['method']}",
+                    "share of a copy's bandwidth",
+                    r["share"],
+                    f"{goal:.0%}",
+                    r["share"] >= goal,
+                    "%",
+                )
+            )
+    return out
+
+
+PARTS = {"mx2": mx2, "seeds": seeds, "peers": peers, "scale": scale, "processes": processes, "gpu": gpu}
+COMMANDS = {
+    "mx2": "python benchmarks/mx2.py",
+    "seeds": "python benchmarks/mx2.py --methods lsgd,ascd,asvrcd,l2sgd_plus,pfedme --every 10",
+    "peers": "python benchmarks/peers.py --torch-python … --fedjax-python … --pfl-python …",
+    "scale": "python benchmarks/scale.py",
+    "processes": "python benchmarks/processes.py",
+    "gpu": "python benchmarks/gpu.py --case a; python benchmarks/gpu.py --case b",
+}
+
+
+def told(value: float | None, unit: str) -> str:
+    """A figure for people."""
+    if value is None:
+        return "not installed"
+    return {"×": f"{value:.3g}×", "%": f"{100 * value:.3g} %", "slope": f"{value:.3f}"}[unit]
+
+
+def markdown(parts: dict[str, dict]) -> str:
+    """The page."""
+    head = Path(__file__).with_name("performance_head.md").read_text().strip()
+    lines = [head, "", "| work | against | measured | goal | met | command |", "|---|---|---|---|---|---|"]
+    for name, part in parts.items():
+        for r in part["rows"]:
+            met = {True: "yes", False: "**no**", None: ""}[r["met"]]
+            note = f" ({r['note']})" if r["note"] and r["found"] is None else ""
+            figure = r["note"] if r["found"] is None and r["note"] else told(r["found"], r["unit"])
+            lines.append(
+                f"| {r['work']} | {r['against']} | {figure or note} | {r['goal']} | {met} | `{COMMANDS[name]}` |"
+            )
+    lines += ["", "Measured on:", ""]
+    lines += [f"- {', '.join(f'`{name}`' for name in names)}: {where}" for where, names in _by_machine(parts).items()]
+    return "\n".join(lines) + "\n"
+
+
+def _by_machine(parts: dict[str, dict]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, part in parts.items():
+        found.setdefault(f"{part['machine']}; {part['date']}", []).append(name)
+    return found
+
+
+def main() -> None:
+    """Run what is asked for, keep the rest, print and write everything."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("docs"))
+    parser.add_argument("--only", default=",".join(PARTS))
+    for peer in PEERS:
+        parser.add_argument(f"--{peer}-python", metavar="PATH")
+    arguments = parser.parse_args()
+    file = arguments.out / "performance.json"
+    parts: dict[str, dict] = json.loads(file.read_text()) if file.exists() else {}
+    for name in arguments.only.split(","):
+        print(f"== {COMMANDS[name]}", flush=True)
+        try:
+            rows = PARTS[name](arguments)
+        except LookupError as why:
+            print(f"not run: {why}; what stands in {file} is kept")
+            continue
+        parts[name] = {"machine": machine(), "date": time.strftime("%Y-%m-%d"), "rows": rows}
+    parts = {name: parts[name] for name in PARTS if name in parts}
+    arguments.out.mkdir(exist_ok=True)
+    file.write_text(json.dumps(parts, indent=1, ensure_ascii=False) + "\n")
+    file.with_suffix(".md").write_text(markdown(parts))
+    print(f"\n{'work':72} {'against':28} {'measured':>12} {'goal':>9}")
+    for part in parts.values():
+        for r in part["rows"]:
+            mark = {True: "", False: "  missed", None: ""}[r["met"]]
+            print(f"{r['work']:72} {r['against']:28} {told(r['found'], r['unit']):>12} {r['goal']:>9}{mark}")
+
+
+if __name__ == "__main__":
+    main()
