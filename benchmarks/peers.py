@@ -10,8 +10,8 @@ steps on each; its batches are drawn with replacement.
 Each peer runs in an environment of its own, named by its Python: `torch` (a plain loop, client after client), `fedjax` and
 `pfl[pytorch]`; see peer_torch.py, peer_fedjax.py, peer_pfl.py. One that is not given, not there or not importable is
 "not installed". Data are in memory before the clock starts. Everybody makes one warm-up round and then three timed rounds, of
-which the best counts; ours is timed as the engine runs it, one call of `Simulate.advance` for a round, without compilation
-and without evaluating the loss.
+which the best counts; ours is timed as the engine runs it that `solve` would choose, one call of its `advance` for a round,
+without compilation and without evaluating the loss.
 
 That the work is the same shows in steps and rows (a fedjax client fills its last batch up) and in the loss, which is the
 objective after the four rounds, evaluated by us for all. `share of copy` is what must move over time and over the bandwidth
@@ -35,7 +35,7 @@ import jax
 import numpy as np
 
 import twofold as tw
-from twofold.engines.simulate import Simulate
+from twofold import engines
 
 CLIENTS, SMALLEST, LARGEST, ROWS = 20, 374, 4_641, 52_492
 FEATURES, CLASSES = 784, 10
@@ -109,15 +109,16 @@ def problems(everyone: tw.Clients, task: dict) -> dict[str, tuple[tw.Problem, tw
 
 def ours(problem: tw.Problem, algorithm: tw.algorithms.Algorithm) -> dict:
     """Seconds of each round, the first with compilation, and the loss after them."""
-    engine = Simulate(algorithm, problem, [0], problem.start, 0)
+    make, how = engines.choose("simulate", algorithm, problem)
+    engine = make(algorithm, problem, [0], problem.host_start, 0, **how)
     times = []
     for k in range(ROUNDS):
         began = time.perf_counter()
         shot = engine.advance(k, 1, np.zeros(1, np.int32))
-        jax.block_until_ready(engine.state)
+        engine.wait()
         times.append(time.perf_counter() - began)
-    w, parts = jax.tree.map(lambda leaf: leaf[0, 0], (shot.w, shot.parts))
-    return {"seconds": times, "loss": float(problem.value(w, problem.join(parts)))}
+    end = engine.fetch(shot, 0, 0)
+    return {"seconds": times, "loss": float(problem.value(end.w, problem.join(end.parts)))}
 
 
 def theirs(peer: str, python: str | None, folder: Path) -> tuple[dict | None, str]:

@@ -119,6 +119,7 @@ class Linear:
     link: Link = static()
     l2: float = 0.0
     intercept: bool = static(default=False)
+    turned: bool = static(default=False)  # an engine's: weights come as (classes, features), the faster way for CPUs
 
     def init(self, clients: Clients) -> Pytree:
         """Zero parameters for the width of these clients' features."""
@@ -149,7 +150,9 @@ class Linear:
 
     def score(self, params: Pytree, x: jax.Array) -> jax.Array:
         """x·W + b, one score (or one per class) a row."""
-        return _times(x, params["weight"]) + params["bias"][None] if self.intercept else _times(x, params)
+        weight = params["weight"] if self.intercept else params
+        product = jax.lax.dot_general(x, weight, (((1,), (1,)), ((), ()))) if self.turned else _times(x, weight)
+        return product + params["bias"][None] if self.intercept else product
 
     def ridge(self, params: Pytree) -> jax.Array:
         """(l2/2)‖params‖²."""

@@ -140,6 +140,11 @@ class Problem:
         if np.sort(np.concatenate(self.positions)).tolist() != list(range(self.M)):
             raise ValueError(f"buckets must hold each of the {self.M} client positions exactly once.")
 
+    @property
+    def traced_scale(self) -> jax.Array | None:
+        """The scale for a compiled program; None where there is none, which saves a pass over w in every step."""
+        return None if self.scale == 1 else jnp.asarray(self.scale, jnp.result_type(float))
+
     def __repr__(self) -> str:
         return f"Problem({self.objective.name}: {self.objective.equation}, {self.clients!r}, scale={self.scale:.4g})"
 

@@ -76,8 +76,13 @@ def subtract(x: Pytree, y: Pytree) -> Pytree:
 
 
 def scale(a: Any, x: Pytree) -> Pytree:
-    """a·x, leaf by leaf."""
-    return jax.tree.map(lambda leaf: a * leaf, x)
+    """a·x, leaf by leaf; x itself where a is None."""
+    return x if a is None else jax.tree.map(lambda leaf: a * leaf, x)
+
+
+def unscale(a: Any, x: Pytree) -> Pytree:
+    """x/a, leaf by leaf; x itself where a is None."""
+    return x if a is None else scale(1 / a, x)
 
 
 def zeros(x: Pytree) -> Pytree:

@@ -143,6 +143,8 @@ def problem(kind: str = "mixture") -> Problem:
         "local": lambda: Problem(tw.objectives.local(loss), everyone),
         "adaptive_each": lambda: Problem(tw.objectives.adaptive(loss, alpha=ALPHAS, Lambda=0.5), everyone),
         "weight_sharing": lambda: Problem(tw.objectives.weight_sharing(LOSSES["softmax"], split=2), clients("softmax")),
+        "softmax": lambda: Problem(tw.objectives.mixture(with_bias, lam=0.5), clients("softmax")),
+        "softmax_local": lambda: Problem(tw.objectives.local(tw.losses.softmax(4, l2=0.25)), clients("softmax")),
         "pytree": lambda: Problem(tw.objectives.weight_sharing(with_bias, split="bias"), clients("softmax")),
     }[kind]()
 
@@ -310,7 +312,9 @@ class TestStreamed(Comparison):
     @pytest.mark.parametrize(
         ("kind", "variant"),
         [("local", "lsgd"), ("local", "acd"), ("traditional", "lsgd-epochs"), ("bucketed", "l2sgd_plus"),
-         ("weighted_by_rows", "lsgd-average"), ("adaptive_each", "asvrcd"), ("pytree", "asvrcd")],
+         ("weighted_by_rows", "lsgd-average"), ("adaptive_each", "asvrcd"), ("pytree", "asvrcd"),
+         # Here chunks work on transposed weights, square ones and others.
+         ("softmax", "asvrcd"), ("softmax", "l2sgd_plus"), ("softmax", "pfedme"), ("softmax_local", "lsgd-epochs-average")],
     )  # fmt: skip
     def test_every_kind_of_problem(self, kind: str, variant: str):
         self.compare(kind, variant, chunk=2, state="host")

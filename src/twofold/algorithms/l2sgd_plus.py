@@ -75,7 +75,7 @@ class L2SGDPlus(Algorithm):
         index = jnp.arange(oracle.capacity) if sample is None else sample.index
         old = jax.tree.map(lambda leaf: leaf[index], table)
         # At w = β the mixture's penalty vanishes, so these are the gradients of f'_m alone, row by row.
-        at = tree.scale(1 / oracle.scale, beta)
+        at = tree.unscale(oracle.scale, beta)
         # Only the rows pass through the branch, never the table: a batched branch would copy all of it.
         new = branch(
             plan.w,
@@ -90,7 +90,7 @@ class L2SGDPlus(Algorithm):
         once = real if sample is None else real & ~jnp.any(jnp.tril(index[:, None] == index[None, :], -1), axis=1)
         mean = tree.combine((1.0, mean), (1.0, _weighted(once, oracle.count, change)))
         table = jax.tree.map(lambda leaf, value: leaf.at[index].set(value), table, new)
-        message = Message(tree.scale(1 / oracle.scale, beta))
+        message = Message(tree.unscale(oracle.scale, beta))
         return Private(tree.select(plan.w, beta, after), table, mean, psi), message
 
     def server(self, plan: Plan, shared: Pytree, mean: Message) -> Pytree:

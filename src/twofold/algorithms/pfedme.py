@@ -84,7 +84,7 @@ class PFedMe(Algorithm):
                 return tree.combine((1.0, theta), (step, oracle.gradient_beta(w, theta, sample)))
 
             theta = repeat(self.inner_steps, inner, theta)
-            pull = tree.subtract(w, tree.scale(1 / oracle.scale, theta))
+            pull = tree.subtract(w, tree.unscale(oracle.scale, theta))
             return tree.combine((1.0, w), (-self.eta * self.lam, pull)), theta
 
         w, theta = repeat(self.local_rounds, local_round, (shared, private))

@@ -186,7 +186,7 @@ class Messages(Engine):
     def __init__(self, algorithm: Algorithm, problem: Problem, seeds: list[int], start: Any, slots: int) -> None:
         self.algorithm = tree.cast(algorithm)
         self.problem, self.slots = problem, slots
-        self.program = (problem.objective, jnp.asarray(problem.scale, jnp.result_type(float)), problem.stacks)
+        self.program = (problem.objective, problem.traced_scale, problem.stacks)
         self.runs = [_OneSeed(self.algorithm, problem, seed, start) for seed in seeds]
 
     def advance(self, k: int, count: int, slots: np.ndarray) -> Any:

@@ -42,9 +42,8 @@ class Sharded(Engine):
         self._many = len(seeds) > 1
         each = (None,) if self._many else ()
         place = partial(_place, self.mesh)
-        scale = np.asarray(problem.scale, jnp.result_type(float))
         stacks = place(tuple(self._fill(stack) for stack in problem.host_stacks), P(AXIS))
-        self.program = (place(problem.objective, P()), place(scale, P()), stacks)
+        self.program = (place(problem.objective, P()), place(problem.traced_scale, P()), stacks)
         w, beta = start
         parts = tuple(self._fill(part) for part in problem.split(jax.tree.map(np.asarray, beta)))
         keys = np.stack([np.asarray(randomness.root(seed)) for seed in seeds])
@@ -127,7 +126,7 @@ class Sharded(Engine):
 
     def show(self, w: Any, parts: tuple[Any, ...]) -> tuple[tuple, Snapshots]:
         """One iterate as a snapshot that every process holds alone, with the program that evaluates it there."""
-        here = (self.problem.objective, jnp.asarray(self.problem.scale, jnp.result_type(float)), self.problem.stacks)
+        here = (self.problem.objective, self.problem.traced_scale, self.problem.stacks)
         return here, jax.tree.map(lambda leaf: leaf[None, None], Snapshots(w, parts))
 
     def fetch(self, snapshots: Snapshots, slot: int, row: int) -> Snapshots:

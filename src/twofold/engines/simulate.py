@@ -40,7 +40,7 @@ class Simulate(Engine):
         self.problem = problem
         keys = jnp.stack([randomness.root(seed) for seed in seeds])
         self._many = len(seeds) > 1
-        self.program = (problem.objective, jnp.asarray(problem.scale, jnp.result_type(float)), problem.stacks)
+        self.program = (problem.objective, problem.traced_scale, problem.stacks)
         self._streams = client_streams(keys if self._many else keys[0], problem.stacks, self._many)
         w, beta = tree.cast(start)
         first = first_state(self.algorithm, self.program, w, problem.split(beta))
@@ -105,7 +105,7 @@ def client_streams(keys: jax.Array, stacks: tuple, many: bool) -> tuple:
 def first_state(algorithm: Algorithm, program: tuple, w: Pytree, parts: tuple[Pytree, ...]) -> State:
     """Where everyone starts, from real w and each bucket's β."""
     objective, scale, stacks = program
-    scaled = tree.scale(1 / scale, w)
+    scaled = tree.unscale(scale, w)
 
     def one(member: Any, beta: Pytree) -> Any:
         return algorithm.init_private(scaled, beta, Oracle(objective, scale, member))

@@ -8,6 +8,7 @@ of the new shared state (`receive`) waits until the clients' next turn.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import tempfile
@@ -30,6 +31,7 @@ from twofold.engines import memory
 from twofold.engines.base import Engine, Snapshots
 from twofold.engines.schedule import Schedule
 from twofold.engines.simulate import State, client_streams, first_state, report
+from twofold.losses import Linear
 from twofold.problem import Oracle, Problem, weighted_mean
 from twofold.tree import Pytree
 
@@ -78,7 +80,7 @@ class Streamed(Engine):
         key = randomness.root(seeds[0])
         self._common = randomness.common(key)
         self._schedule = Schedule(self.algorithm, problem, key[None])
-        self._objective = (problem.objective, jnp.asarray(problem.scale, jnp.result_type(float)))
+        self._objective = (problem.objective, problem.traced_scale)
         self._chunks = list(self._cut(key))
         self._kept = _Kept(state, [len(p) for p in problem.positions])
         w, beta = start
@@ -89,12 +91,10 @@ class Streamed(Engine):
             self._kept.put(i, one, private)
         self._waiting = -1  # the iteration whose `receive` is still to come
         self._order = sorted(range(len(self._chunks)), key=lambda i: -self._rows(self._chunks[i]))
-        # On CPUs chunks run side by side, each on a core of its own: its arrays stay in that core's cache.
-        workers = (
-            min(len(os.sched_getaffinity(0)), len(self._chunks))
-            if memory.on_cpu() and hasattr(os, "sched_getaffinity")
-            else 1
-        )
+        # On CPUs chunks run side by side, each on a core of its own: its arrays stay in that core's cache. One more than
+        # cores, so that the next is ready when one is done.
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        workers = min(cores + 1, len(self._chunks)) if memory.on_cpu() else 1
         self._pool = ThreadPoolExecutor(workers) if workers > 1 else None
 
     def _cut(self, key: jax.Array) -> Iterator[Chunk]:
@@ -288,6 +288,25 @@ def _everyone(algorithm: Algorithm, program: tuple, method: str) -> Any:
     return all_of_them
 
 
+def _turned(program: tuple) -> tuple[Callable, tuple]:
+    """On CPUs a turn works on transposed weights, (classes, features): long rows are what their vector units like.
+
+    Methods only ever add and scale parameters, so only the loss has to know.
+    """
+    objective, scale, (stack,) = program
+    loss = getattr(objective, "loss", None)
+    if not (objective.whole and isinstance(loss, Linear) and loss.link.outputs and memory.on_cpu()):
+        return lambda x, back=False: x, program
+    shape = (stack.x.shape[-1], loss.link.outputs)
+
+    def turn(x: Any, back: bool = False) -> Any:
+        found = shape[::-1] if back else shape
+        return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, -1, -2) if leaf.shape[-2:] == found else leaf, x)
+
+    turned = dataclasses.replace(objective, loss=dataclasses.replace(loss, turned=True))
+    return turn, (turned, scale, (stack,))
+
+
 @partial(jax.jit, static_argnames="alone", donate_argnums=3)
 def _turn(
     algorithm: Algorithm, program: tuple, shared: Any, private: Any, streams: tuple, when: tuple, alone: bool
@@ -297,6 +316,8 @@ def _turn(
     Gives the chunk's states, the shared state before the last server step, and the chunk's share of the mean message.
     """
     (common, own), (waiting, first, end) = streams, when
+    turn, program = _turned(program)
+    shared, private = turn((shared, private))
     client, receive = (_everyone(algorithm, program, method) for method in ("client", "receive"))
 
     def go(k: Any, shared: Any, private: Any) -> tuple[Any, Any]:
@@ -324,7 +345,7 @@ def _turn(
 
         shared, private = jax.lax.fori_loop(first, end - 1, silent, (shared, private))
     private, message = go(end - 1, shared, private)
-    return private, shared, share(message)
+    return turn((private, shared, share(message)), back=True)
 
 
 @jax.jit

@@ -24,6 +24,7 @@ class Adaptive(Objective):
     alpha: Any
     Lambda: float
     name = "adaptive"
+    whole = True
     equation = "Λf'(w) + f'((1−α)β + αw)"
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:

@@ -33,6 +33,7 @@ class Objective:
 
     name: ClassVar[str]
     convex: ClassVar[bool] = True
+    whole: ClassVar[bool] = False  # whether w and β are each nothing, or all the parameters of the loss
     equation: ClassVar[str]
     loss: Loss
 

@@ -17,6 +17,7 @@ class Local(Objective):
 
     loss: Loss
     name = "local"
+    whole = True
     equation = "f'(β)"
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:

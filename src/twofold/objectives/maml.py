@@ -22,6 +22,7 @@ class Maml(Objective):
     loss: Loss
     alpha: float
     name = "maml"
+    whole = True
     convex = False
     equation = "f'(w − α∇f'(w))"
 

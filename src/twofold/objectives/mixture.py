@@ -23,6 +23,7 @@ class Mixture(Objective):
     loss: Loss
     lam: float
     name = "mixture"
+    whole = True
     equation = "f'(β) + (λ/2)‖w − β‖²"
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:

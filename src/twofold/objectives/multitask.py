@@ -22,6 +22,7 @@ class Multitask(Objective):
     lam: float
     Lambda: float
     name = "multitask"
+    whole = True
     equation = "Λf'(w) + f'(β) + (λ/2)‖w − β‖²"
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:

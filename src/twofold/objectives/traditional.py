@@ -17,6 +17,7 @@ class Traditional(Objective):
 
     loss: Loss
     name = "traditional"
+    whole = True
     equation = "f'(w)"
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
