@@ -71,7 +71,7 @@ def copy_bandwidth(mib: int = 512) -> float:
     source, target = np.ones((THREADS, mib << 17), np.float32), np.zeros((THREADS, mib << 17), np.float32)
     best = np.inf
     with ThreadPoolExecutor(THREADS) as pool:
-        for _ in range(10):
+        for _ in range(30):
             began = time.perf_counter()
             list(pool.map(np.copyto, target, source))
             best = min(best, time.perf_counter() - began)
@@ -157,14 +157,15 @@ def main() -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:THREADS])  # before JAX makes its threads; peers inherit it
     everyone = clients(arguments.small)
     task = {**TASK, "local_rounds": -(-everyone.rows // (TASK["batch"] * CLIENTS))}
+    solved, rows, versions = problems(everyone, task), [], {}
     bandwidth = copy_bandwidth()
+    mine = {name: ours(*solved[name]) for name in solved}
+    bandwidth = max(bandwidth, copy_bandwidth())  # before and after: a moment in which others are busy would flatter us
     print(f"{everyone!r}; twofold on jax {jax.__version__}; copy {bandwidth / 1e9:.1f} GB/s", flush=True)
     print(
         f"{'work':8}{'against':15}{'peer s':>9}{'ours s':>9}{'ratio':>8}{'goal':>7}{'peer loss':>11}{'our loss':>10}"
         f"{'peer steps':>12}{'our steps':>11}{'peer rows':>11}{'our rows':>10}"
     )
-    solved, rows, versions = problems(everyone, task), [], {}
-    mine = {name: ours(*solved[name]) for name in solved}
 
     def show(name: str, against: str, goal: float, ratio: float | None, **more: object) -> None:
         steps, used = work(name, everyone.counts, task)
