@@ -344,6 +344,13 @@ class TestStreamed(Comparison):
         assert stopped.status == "converged"
         assert_same_course(stopped, tw.solve(whole, "acd", tol=1e-9))
 
+    def test_precision_is_that_of_whoever_asks(self):
+        """Precision belongs to a thread in JAX, and chunks run in threads of their own."""
+        with jax.enable_x64(False):
+            expected, found = (tw.solve(problem(), "asvrcd", rounds=9, **more) for more in ({}, {"chunk": 2}))
+        assert expected.beta.dtype == found.beta.dtype == np.float32
+        assert_same_iterates(found, expected, atol=1e-5)
+
     def test_divergence_gives_the_last_finite_iterate(self):
         run = tw.solve(problem(), LSGD(eta=1e9), rounds=50, chunk=2)
         assert run.status == "diverged"

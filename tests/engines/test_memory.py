@@ -87,3 +87,25 @@ def test_what_does_not_fit_is_told_with_its_arithmetic(little):
 def test_mistakes_are_one_sentence(options: dict, sentence: str):
     with pytest.raises(ValueError, match=sentence):
         tw.solve(problem(), "acd", rounds=1, **options)
+
+
+@pytest.mark.parametrize(
+    ("method", "rows", "long"),
+    [
+        (tw.algorithms.LSGD(eta=0.1, epochs=1, batch=10), 1000, True),  # a hundred steps
+        (tw.algorithms.LSGD(eta=0.1, epochs=1, batch=10), 20, False),
+        (tw.algorithms.LSGD(eta=0.1, tau=2), 1000, False),
+        (tw.algorithms.ACD(), 1000, True),  # all rows, in every iteration
+        (tw.algorithms.ACD(), 20, False),
+        (tw.algorithms.ASVRCD(rho=0.001), 1000, False),  # all rows, but rarely
+    ],
+)
+def test_who_has_much_to_do_between_two_rounds_has_a_core_of_its_own(method, rows: int, long: bool):
+    rng = np.random.default_rng(0)
+    everyone = [(rng.normal(size=(rows, 300)), rng.integers(0, 10, rows)) for _ in range(3)]
+    objective = tw.objectives.multitask(tw.losses.softmax(10, l2=0.1), lam=0.5)
+    whole = tw.Problem(objective, tw.Clients.from_list(everyone))
+    chosen = complete(whole, method)[0]
+    made, how = engines.choose("simulate", chosen, whole)
+    assert (made, how) == ((engines.Streamed, {"chunk": 1}) if long else (engines.Simulate, {}))
+    assert engines.choose("simulate", chosen, whole, seeds=2)[0] is engines.Simulate

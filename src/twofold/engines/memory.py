@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,12 +19,12 @@ SHARE = 0.8
 """Of the free memory, how much a run may plan with."""
 LARGE = 1 << 28
 """Below this many bytes nobody looks at what is free."""
-LONG_TURN = 1 << 22
-"""Bytes that a client touches in an iteration, from which on it is worth a call of its own (about a millisecond)."""
+LONG_TURN = 1 << 23
+"""Bytes that a client touches between two rounds, from which on it is worth a call of its own (about a millisecond)."""
 
 
 class Need(NamedTuple):
-    """Bytes: everybody's data and private state, and per client what an iteration needs besides, and what it touches."""
+    """Bytes: everybody's data and private state, and per client what an iteration needs besides, and what a turn touches."""
 
     clients: int
     data: int
@@ -72,11 +73,27 @@ def need(algorithm: Algorithm, problem: Problem) -> Need:
     parameters = _nbytes((w, beta))
     working = state + message + 2 * parameters
     used = float(np.mean(counts))
-    plan = algorithm.plan(randomness.common(randomness.root(0)), jnp.int32(0))
-    evaluated = float(max(np.max(e) for e in algorithm.evaluations(plan, used)))
-    batch = getattr(algorithm, "batch", None) or used
-    turn = evaluated * row + evaluated / batch * 4 * parameters
+    iterations, evaluated = (float(n) for n in _between_rounds(algorithm, used))
+    # Local steps take a batch each; where iterations may be silent, each asks for a few gradients, rarely for a full one.
+    gradients = 4 * iterations if algorithm.silent else evaluated / (getattr(algorithm, "batch", None) or used)
+    turn = evaluated * row + gradients * 4 * parameters
     return Need(problem.M, rows * row, state * problem.M, working, int(turn))
+
+
+@jax.jit
+def _between_rounds(algorithm: Algorithm, rows: Any) -> tuple[Any, Any]:
+    """Iterations, and rows that a client evaluates, from round to round, on average over some iterations after the first."""
+    stream = randomness.common(randomness.root(0))
+
+    def one(k: Any) -> tuple[Any, Any]:
+        plan = algorithm.plan(stream, k)
+        speaks = reduce(jnp.logical_or, jax.tree.leaves(algorithm.sends(plan)))
+        return jnp.asarray(sum(algorithm.evaluations(plan, rows)), jnp.result_type(float)), speaks
+
+    numbers = jnp.arange(1, 257, dtype=jnp.int32)
+    evaluated, speaks = jax.vmap(one)(numbers)
+    rounds = jnp.maximum(jnp.sum(speaks), 1)
+    return len(numbers) / rounds, jnp.sum(evaluated) / rounds
 
 
 @jax.jit

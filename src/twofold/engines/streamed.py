@@ -90,6 +90,7 @@ class Streamed(Engine):
             self.shared, (private,) = first_state(self.algorithm, self._program(one), w, (part,))
             self._kept.put(i, one, private)
         self._waiting = -1  # the iteration whose `receive` is still to come
+        self._wide = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
         self._order = sorted(range(len(self._chunks)), key=lambda i: -self._rows(self._chunks[i]))
         # On CPUs chunks run side by side, each on a core of its own: its arrays stay in that core's cache. One more than
         # cores, so that the next is ready when one is done.
@@ -137,6 +138,10 @@ class Streamed(Engine):
         alone = not self._schedule.communicates.all()
 
         def turn(i: int) -> tuple[Any, Any]:
+            with jax.enable_x64(self._wide):  # which every thread has to be told anew
+                return in_turn(i)
+
+        def in_turn(i: int) -> tuple[Any, Any]:
             one = self._chunks[i]
             private, shared, part = _turn(
                 self.algorithm, self._program(one), self.shared, self._kept.get(i, one), (self._common, one.streams), when,
