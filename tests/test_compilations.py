@@ -105,6 +105,16 @@ def test_other_weights_of_an_objective_compile_nothing(make: str):
         solve(0.6, 2.0)
 
 
+@pytest.mark.parametrize("options", [{"engine": "sharded"}, {"chunk": 2}, {"chunk": 2, "state": "host"}])
+def test_other_engines_compile_once_too(options: dict[str, Any]):
+    def solve(lam: float, seed: int) -> None:
+        tw.solve(mixture(lam), "asvrcd", rounds=4, seed=seed, **options)
+
+    solve(0.5, 0)
+    with compiling(most=0):
+        solve(0.7, 1)
+
+
 def test_equal_schedules_and_metrics_are_one_program():
     def size(w: Any, beta: Any) -> Any:
         return jnp.sum(w**2)

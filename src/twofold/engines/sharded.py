@@ -10,8 +10,9 @@ processes (`jax.distributed.initialize`) make one mesh; each holds only its own 
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,7 @@ from jax.sharding import PartitionSpec as P
 from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm
 from twofold.engines.base import Engine, Snapshots
-from twofold.engines.simulate import CAPACITY, State, advance, client_streams, first_state, report
+from twofold.engines.simulate import CAPACITY, State, advance, client_streams, first_state, repeat_state, report
 from twofold.problem import Member, Problem
 
 AXIS = "clients"
@@ -30,6 +31,48 @@ AXIS = "clients"
 
 def _total(mean: Any) -> Any:
     return jax.tree.map(lambda leaf: jax.lax.psum(leaf, AXIS), mean)
+
+
+class _Programs(NamedTuple):
+    """The compiled parts of a run: one set for all runs over the same devices with as many seeds and slots."""
+
+    streams: Callable
+    begin: Callable
+    advance: Callable
+    show: Callable
+    gather: Callable
+
+
+@cache
+def _programs(mesh: Mesh, seeds: int, slots: int) -> _Programs:
+    many = seeds > 1
+    each = (None,) if many else ()
+    mapped = partial(jax.shard_map, mesh=mesh, check_vma=False)
+    program, state, streams = (P(), P(), P(AXIS)), State(P(), P(*each, AXIS)), (P(), P(*each, AXIS))
+    buffer = Snapshots(P(), P(None, *each, AXIS)) if slots else None
+
+    def begin(algorithm: Algorithm, program: tuple, w: Any, parts: Any) -> tuple[State, Snapshots | None]:
+        first = first_state(algorithm, program, w, parts)
+        shape = report(algorithm, program, first)
+        lead = (slots + 1, seeds) if many else (slots + 1,)
+        empty = jax.tree.map(lambda leaf: jnp.zeros((*lead, *leaf.shape), leaf.dtype), shape) if slots else None
+        return repeat_state(first, seeds) if many else first, empty
+
+    return _Programs(
+        streams=jax.jit(
+            mapped(lambda keys, stacks: client_streams(keys, stacks, many), in_specs=(P(), P(AXIS)), out_specs=streams)
+        ),
+        begin=jax.jit(mapped(begin, in_specs=(P(), program, P(), P(AXIS)), out_specs=(state, buffer))),
+        advance=jax.jit(
+            mapped(
+                partial(advance, many=many, total=_total),
+                in_specs=(P(), program, state, buffer, streams, P(), P(), P()), out_specs=(state, buffer),
+            ),
+            donate_argnums=(2, 3),
+        ),
+        show=jax.jit(mapped(report, in_specs=(P(), program, state), out_specs=Snapshots(P(), P(*each, AXIS)))),
+        gather=jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, P())),
+    )  # fmt: skip
 
 
 class Sharded(Engine):
@@ -40,63 +83,18 @@ class Sharded(Engine):
         self.mesh = Mesh(np.array(jax.devices()), (AXIS,))
         self._sizes = [len(stack.count) for stack in problem.host_stacks]
         self._many = len(seeds) > 1
-        each = (None,) if self._many else ()
         place = partial(_place, self.mesh)
         stacks = place(tuple(self._fill(stack) for stack in problem.host_stacks), P(AXIS))
         self.program = (place(problem.objective, P()), place(problem.traced_scale, P()), stacks)
+        self.algorithm = place(self.algorithm, P())
         w, beta = start
         parts = tuple(self._fill(part) for part in problem.split(jax.tree.map(np.asarray, beta)))
         keys = np.stack([np.asarray(randomness.root(seed)) for seed in seeds])
-        self._specs = {
-            "program": (P(), P(), P(AXIS)),
-            "state": State(P(), P(*each, AXIS)),
-            "streams": (P(), P(*each, AXIS)),
-            "buffer": Snapshots(P(), P(None, *each, AXIS)),
-        }
-        mapped = partial(jax.shard_map, mesh=self.mesh, check_vma=False)
-        self.algorithm = place(self.algorithm, P())
-        own = mapped(
-            lambda keys, stacks: client_streams(keys, stacks, self._many),
-            in_specs=(P(), P(AXIS)),
-            out_specs=self._specs["streams"],
-        )
-        self._streams = jax.jit(own)(place(keys if self._many else keys[0], P()), stacks)
-
-        def begin(algorithm: Algorithm, program: tuple, w: Any, parts: Any) -> tuple[State, Snapshots | None]:
-            first = first_state(algorithm, program, w, parts)
-            shape = report(algorithm, program, first)
-            lead = (slots + 1, len(seeds)) if self._many else (slots + 1,)
-            buffer = jax.tree.map(lambda leaf: jnp.zeros((*lead, *leaf.shape), leaf.dtype), shape) if slots else None
-            if self._many:
-                first = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *jnp.shape(leaf))), first)
-            return first, buffer
-
-        buffer_spec = self._specs["buffer"] if slots else None
-        out = (self._specs["state"], buffer_spec)
-        starting = mapped(begin, in_specs=(P(), self._specs["program"], P(), P(AXIS)), out_specs=out)
-        self.state, self._buffer = jax.jit(starting)(
+        self._run = _programs(self.mesh, len(seeds), slots)
+        self._streams = self._run.streams(place(keys if self._many else keys[0], P()), stacks)
+        self.state, self._buffer = self._run.begin(
             self.algorithm, self.program, place(jax.tree.map(np.asarray, w), P()), place(parts, P(AXIS))
         )
-        body = partial(advance, many=self._many, total=_total)
-        in_specs = (
-            P(),
-            self._specs["program"],
-            self._specs["state"],
-            buffer_spec,
-            self._specs["streams"],
-            P(),
-            P(),
-            P(),
-        )
-        self._advance = jax.jit(mapped(body, in_specs=in_specs, out_specs=out), donate_argnums=(2, 3))
-        self._show = jax.jit(
-            mapped(
-                report,
-                in_specs=(P(), self._specs["program"], self._specs["state"]),
-                out_specs=Snapshots(P(), P(*each, AXIS)),
-            )
-        )
-        self._gather = jax.jit(lambda x: x, out_shardings=NamedSharding(self.mesh, P()))
 
     def _fill(self, stack: Any) -> Any:
         """A whole number of clients per device: repeats of the last one, whose share in means is zero."""
@@ -115,13 +113,13 @@ class Sharded(Engine):
         """See `Simulate.advance`."""
         padded = np.full(CAPACITY, self.slots, np.int32)
         padded[:count] = slots
-        self.state, self._buffer = self._advance(
+        self.state, self._buffer = self._run.advance(
             self.algorithm, self.program, self.state, self._buffer, self._streams, np.int32(k), np.int32(count), padded
         )
         # On CPUs, programs with collectives must not queue up: their threads can wait for each other for ever.
         jax.block_until_ready(self.state)
         if self._buffer is None:
-            return jax.tree.map(lambda leaf: leaf[None, None], self._show(self.algorithm, self.program, self.state))
+            return jax.tree.map(lambda leaf: leaf[None, None], self._run.show(self.algorithm, self.program, self.state))
         return self._buffer if self._many else jax.tree.map(lambda leaf: leaf[:, None], self._buffer)
 
     def show(self, w: Any, parts: tuple[Any, ...]) -> tuple[tuple, Snapshots]:
@@ -131,7 +129,7 @@ class Sharded(Engine):
 
     def fetch(self, snapshots: Snapshots, slot: int, row: int) -> Snapshots:
         """One iterate, gathered from all devices, without the clients that only fill up."""
-        one = self._gather(jax.tree.map(lambda leaf: leaf[slot, row], snapshots))
+        one = self._run.gather(jax.tree.map(lambda leaf: leaf[slot, row], snapshots))
         w, parts = jax.tree.map(np.asarray, (one.w, one.parts))
         return Snapshots(
             w,
