@@ -18,7 +18,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import twofold as tw
 from problems import ALPHAS, LOSSES
 from problems import clients as make_clients
-from twofold import engines
+from twofold import engines, metrics
 from twofold.algorithms import ACD, ASCD, ASVRCD, LSGD, SCD, SVRCD, Algorithm, Hybrid, L2SGDPlus, PFedMe
 from twofold.engines import messages
 from twofold.problem import Problem
@@ -329,10 +329,9 @@ class TestStreamed(Comparison):
     def test_metrics_stopping_and_seeds(self):
         whole, options = problem("bucketed"), {"rounds": 12, "every": 3}
         record = {
-            "loss": "loss",
-            "gradient_norm": "gradient_norm",
-            "spread": lambda w, beta: jnp.std(beta[:, 0] - w[0]),
-        }
+            "loss": "loss", "gradient_norm": "gradient_norm", "spread": lambda w, beta: jnp.std(beta[:, 0] - w[0]),
+            "of_program": metrics.OfProgram(lambda program, w, parts: metrics.loss(program, w, parts) + 1),
+        }  # fmt: skip
         expected, found = (
             tw.solve(whole, "acd", record=record, seeds=[1, 2], **options, **more) for more in ({}, {"chunk": 2})
         )

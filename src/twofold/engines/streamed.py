@@ -224,9 +224,10 @@ class Streamed(Engine):
         ]
         found = dict(zip(summed, values, strict=False))
         others = metrics.keys() - summed.keys()
-        whole = everyone() if others else None
-        for name in others:
-            found[name] = np.asarray(metrics[name](self._objective, whole.w, whole.parts))[None]  # type: ignore[union-attr]
+        if others:
+            whole, program = everyone(), (*self._objective, self.problem.stacks)
+            for name in others:
+                found[name] = np.asarray(metrics[name](program, whole.w, whole.parts))[None]
         return found, values[-1]
 
 
