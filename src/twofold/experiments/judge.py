@@ -1,4 +1,4 @@
-"""The paper's claims, and whether they hold in what was run: each by a rule that was written down before the runs.
+"""The paper's claims, and whether they hold in what was run: each by a rule that anyone can read and apply.
 
 A claim is a list of comparisons. It **holds** if at most one comparison in ten fails, holds **in part** if at least half of
 them pass, and otherwise **does not hold**. Comparisons whose series were not run are counted and named, never guessed;

@@ -13,7 +13,7 @@ from twofold.experiments.judge import Book, compare, decide, table
 HEAD = """# Every experiment of the paper, run again
 
 Written by `twofold report DIR --markdown FILE` from what `twofold reproduce` left in DIR; nothing here was typed by hand.
-Each claim has a rule that was written down before the runs (`twofold.experiments.judge`): it *holds* if at most one of its
+Each claim has a rule that anyone can read (`twofold.experiments.judge`): it *holds* if at most one of its
 comparisons in ten fails, *in part* if at least half of them pass, and otherwise *does not hold*. `as published` has the
 paper's settings with its slips mended, `by theory` sets nothing by hand. The page that `twofold report DIR` makes shows the
 same with every comparison and interactive curves.

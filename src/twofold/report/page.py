@@ -118,7 +118,7 @@ HOW_TO_READ = (
 )
 CLAIMS = "What the paper claims, and what we found"
 JUDGED = (
-    "Each claim has a rule that was written down before the runs; it reads the verdict off the results in this folder, with "
+    "Each claim has a rule, shown with it; it reads the verdict off the results in this folder, with "
     "the settings of the published runs and with ours."
 )
 NO_SCRIPT = '<p class="missing">The figures need JavaScript. The tables below them hold the same end points.</p>'
