@@ -109,3 +109,18 @@ def test_who_has_much_to_do_between_two_rounds_has_a_core_of_its_own(method, row
     made, how = engines.choose("simulate", chosen, whole)
     assert (made, how) == ((engines.Streamed, {"chunk": 1}) if long else (engines.Simulate, {}))
     assert engines.choose("simulate", chosen, whole, seeds=2)[0] is engines.Simulate
+
+
+def test_many_clients_take_turns_in_the_cache():
+    def choice(clients: int) -> tuple:
+        x, y = np.ones((clients, 300), np.float32), np.zeros(clients, int)
+        everyone = tw.Clients(x, y, np.ones(clients, np.int32))
+        whole = tw.Problem(tw.objectives.local(tw.losses.softmax(10, l2=0.1)), everyone)
+        method = complete(whole, "acd")[0]
+        need = memory.need(method, whole)
+        return engines.choose("simulate", method, whole)[0], memory.choose(need, None, "device") * need.working
+
+    assert choice(20)[0] is engines.Simulate
+    made, working = choice(1000)
+    assert made is engines.Streamed
+    assert memory.CHUNK / 2 < working <= memory.CHUNK

@@ -26,8 +26,9 @@ def choose(
 ) -> tuple[type[Engine], dict[str, Any]]:
     """The engine for a run, and how to make it.
 
-    `simulate` becomes `streamed` where not everyone fits at once, and, on CPUs, where a client has so much to do between two
-    rounds that it is better done by one core in its own cache, client after client, than by all for all in lock step.
+    `simulate` becomes `streamed` where not everyone fits at once. On CPUs it also does so where one client has much to do
+    between two rounds, or all of them together need more than a cache holds: work is then better done by one core for a few
+    clients in its own cache, and then for the next, than for all in lock step.
     """
     asked = chunk is not None or state is not None
     if chunk is not None and (int(chunk) != chunk or chunk < 1):
@@ -39,8 +40,12 @@ def choose(
     if name == "simulate" and not asked:
         need = memory.need(algorithm, problem)
         if memory.fits(need, seeds):
-            alone = seeds == 1 and need.turn >= memory.LONG_TURN and memory.on_cpu()
-            return (Streamed, {"chunk": 1}) if alone else (Simulate, {})
+            if seeds > 1 or not memory.on_cpu():
+                return Simulate, {}
+            if need.turn >= memory.LONG_TURN:
+                return Streamed, {"chunk": 1}
+            if need.clients * need.working < memory.SPREAD:
+                return Simulate, {}
     return Streamed, {"chunk": chunk, "state": "device" if state is None else state}
 
 

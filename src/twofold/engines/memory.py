@@ -23,6 +23,14 @@ LONG_TURN = 1 << 23
 """Bytes that a client touches between two rounds, from which on it is worth a call of its own (about a millisecond)."""
 
 
+ROUNDING, PROGRAMS = 1.25, 50_000_000
+"""On a CPU arrays take about a quarter more than their bytes (pages, arenas), and programs and threads take this much."""
+CHUNK = 1 << 23
+"""Bytes that a chunk of clients at work should need on a CPU: it stays in a core's cache, and memory is used again."""
+SPREAD = 1 << 24
+"""Bytes that all clients at work would need, from which on they better take turns there."""
+
+
 class Need(NamedTuple):
     """Bytes: everybody's data and private state, and per client what an iteration needs besides, and what a turn touches."""
 
@@ -38,7 +46,7 @@ class Need(NamedTuple):
 
     def peak(self, chunk: int) -> int:
         """What a process holds on a CPU, the caller's own copy of the data included."""
-        return self.data + self.at_once(chunk)
+        return self.data + int(ROUNDING * self.at_once(chunk)) + PROGRAMS
 
     def told(self) -> str:
         """The arithmetic, in words."""
@@ -92,7 +100,7 @@ def _between_rounds(algorithm: Algorithm, rows: Any) -> tuple[Any, Any]:
 
     numbers = jnp.arange(1, 257, dtype=jnp.int32)
     evaluated, speaks = jax.vmap(one)(numbers)
-    rounds = jnp.maximum(jnp.sum(speaks), 1)
+    rounds = jnp.where(jnp.any(speaks), jnp.sum(speaks), len(numbers))  # who never speaks may be recorded every time
     return len(numbers) / rounds, jnp.sum(evaluated) / rounds
 
 
@@ -144,4 +152,5 @@ def choose(found: Need, chunk: int | None, state: str) -> int:
             + ('Keep the private state elsewhere: state="host" or state="disk".' if state != "disk" else "")
         )
     # Large chunks gain nothing, and leave nothing to others.
-    return min(most, max(found.clients // 8, 64), found.clients)
+    enough = CHUNK // max(found.working, 1) if on_cpu() else max(found.clients // 8, 64)
+    return min(most, max(enough, 1), found.clients)
