@@ -1,6 +1,6 @@
 """Two processes against one, each with one thread on a core of its own: how near the ideal factor of two.
 
-    python benchmarks/processes.py [--clients 2000] [--rounds 6] [--json FILE]
+    python benchmarks/processes.py [--clients 400] [--rounds 3] [--json FILE]
 
 A softmax mixture with 784 features and 10 classes, 20 rows for each client, solved by LSGD with the engine `sharded`; the two
 processes meet on loopback (jax.distributed, gloo). A round's time is the difference between a long and a short run, both
@@ -74,8 +74,8 @@ def measure(processes: int, arguments: argparse.Namespace) -> float:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clients", type=int, default=2000)
-    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--clients", type=int, default=400)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--processes", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--process", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)

@@ -106,7 +106,7 @@ def processes(arguments: argparse.Namespace) -> list[dict]:
     found = run("processes.py")
     return [
         row(
-            "a round of LSGD, 2,000 clients",
+            "a round of LSGD, 400 clients, engine sharded",
             "one process",
             found["ratio"],
             f"{found['goal']}×",
