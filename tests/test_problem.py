@@ -384,6 +384,16 @@ def test_smallest_eigenvalue_of_a_large_problem(monkeypatch):
     assert_allclose(reference.smallest_eigenvalue(problem, at), dense, rtol=1e-4)
 
 
+@pytest.mark.parametrize("kind", plain.KINDS)
+def test_derivatives_may_be_taken_forwards_and_backwards(kind):
+    problem = make("mixture", kind)
+    at, along = plain.point(problem), plain.point(problem, seed=1)
+    value, forwards = jax.jvp(problem.value, at, along)
+    backwards = np.vdot(flat(problem.gradient(*at)), flat(along))
+    assert_allclose(value, problem.value(*at), rtol=1e-14)
+    assert_allclose(forwards, backwards, rtol=1e-12)
+
+
 def test_a_problem_may_be_seen_first_inside_a_jit():
     problem = make("mixture")
     at = jax.tree.map(np.asarray, plain.point(make("mixture")))

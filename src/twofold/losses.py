@@ -151,7 +151,7 @@ class Linear:
     def score(self, params: Pytree, x: jax.Array) -> jax.Array:
         """x·W + b, one score (or one per class) a row."""
         weight = params["weight"] if self.intercept else params
-        product = jax.lax.dot_general(x, weight, (((1,), (1,)), ((), ()))) if self.turned else _times(x, weight)
+        product = jax.lax.dot_general(x, weight, (((1,), (1,)), ((), ()))) if self.turned else x @ weight
         return product + params["bias"][None] if self.intercept else product
 
     def ridge(self, params: Pytree) -> jax.Array:
@@ -178,31 +178,6 @@ class Linear:
         mu = (smallest if self.link.labels is None else np.zeros_like(smallest)) + l2
         how = {name: "certified" for name in ("mu", "L", "calL")}  # noqa: C420  (typed as plain strings)
         return LossConstants(mu=mu, L=kappa * largest + l2, calL=kappa * longest + l2, how=how)
-
-
-@jax.custom_vjp
-def _times(x: jax.Array, weight: jax.Array) -> jax.Array:
-    """x·W, whose gradient in W is made in the layout that suits the machine."""
-    return x @ weight
-
-
-def _times_forward(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return x @ weight, (x, weight)
-
-
-def _times_backward(kept: tuple[jax.Array, jax.Array], of_score: jax.Array) -> tuple[jax.Array, jax.Array]:
-    x, weight = kept
-    if weight.ndim == 1:
-        return of_score[:, None] * weight[None], of_score @ x
-    of_weight = of_score.T @ x
-    if jax.default_backend() == "cpu":
-        # A product (features × classes) with few classes in its inner loop cannot use the vector unit; (classes × features)
-        # can, and turning it afterwards costs little. Without the barrier XLA would swap them back. 20 → 13 µs a step.
-        of_weight = jax.lax.optimization_barrier(of_weight)
-    return of_score @ weight.T, of_weight.T
-
-
-_times.defvjp(_times_forward, _times_backward)
 
 
 def _spectra(clients: Clients, columns: Any, intercept: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
