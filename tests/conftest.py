@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 # Before JAX and NumPy are imported, and for the processes that tests start.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -76,3 +77,19 @@ def fresh_python() -> Callable[..., str]:
         return done.stdout
 
     return run
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The engines of messages that a test's runs have built, in order."""
+    from twofold import engines
+
+    found: list[Any] = []
+
+    class Built(engines.Messages):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            found.append(self)
+
+    monkeypatch.setitem(engines.REGISTRY, "messages", Built)
+    return found

@@ -231,3 +231,24 @@ def _variance(share: jax.Array, leaves: list) -> tuple[jax.Array, jax.Array]:
     flat = jnp.concatenate([leaf.reshape(len(share), -1) for leaf in leaves], axis=1)
     mean = share @ flat
     return share @ jnp.sum((flat - mean[None]) ** 2, axis=1), jnp.sum(mean**2)
+
+
+CONFIG = """
+[data]
+source = "synthetic-mixture"
+sigma_h = 0.3
+clients = 3
+rows = 10
+features = 2
+[loss]
+name = "logistic"
+l2 = 0.1
+[objective]
+name = "mixture"
+lam = 0.5
+[algorithm]
+name = "lsgd"
+[stop]
+rounds = 4
+"""
+"""What `twofold run` needs at least, over in a moment."""

@@ -15,27 +15,9 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 import twofold as tw
+from problems import CONFIG
 from report.made_up import make_up
 from twofold.cli import EXAMPLE, Kind, app
-
-SMALL = """
-[data]
-source = "synthetic-mixture"
-sigma_h = 0.3
-clients = 3
-rows = 10
-features = 2
-[loss]
-name = "logistic"
-l2 = 0.1
-[objective]
-name = "mixture"
-lam = 0.5
-[algorithm]
-name = "lsgd"
-[stop]
-rounds = 4
-"""
 
 
 class Done:
@@ -58,7 +40,7 @@ def plain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def small(tmp_path: Path) -> str:
-    (tmp_path / "small.toml").write_text(SMALL, encoding="utf-8")
+    (tmp_path / "small.toml").write_text(CONFIG, encoding="utf-8")
     return "small.toml"
 
 
@@ -313,6 +295,6 @@ def test_report_of_nothing_exits_with_2() -> None:
     ],
 )
 def test_processes_that_cannot_be_joined(options: list[str], sentence: str, tmp_path: Path) -> None:
-    (tmp_path / "run.toml").write_text(SMALL)
+    (tmp_path / "run.toml").write_text(CONFIG)
     done = Done("run", str(tmp_path / "run.toml"), *options)
     assert done.code == 2 and sentence in " ".join(done.output.split()), done.output

@@ -162,11 +162,9 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], ri
 
 
 def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            break
-        count /= 1000
-    return f"{count:.3g} {unit}"
+    from twofold.engines.memory import size
+
+    return size(count)
 
 
 def _number(value: float) -> str:

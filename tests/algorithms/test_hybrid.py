@@ -81,16 +81,8 @@ def test_on_a_budget_it_beats_both():
     assert hybrid < 0.8 * min(ascd, asvrcd)
 
 
-def test_client_by_client_it_is_the_same_and_the_ledger_counts_what_happened(monkeypatch: pytest.MonkeyPatch):
+def test_client_by_client_it_is_the_same_and_the_ledger_counts_what_happened(built: list[messages.Messages]):
     whole = tw.Problem(problem("mixture", "logistic").objective, clients("logistic"))
-    built: list[messages.Messages] = []
-
-    class Built(messages.Messages):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            built.append(self)
-
-    monkeypatch.setitem(engines.REGISTRY, "messages", Built)
     method = Hybrid(first=2)
     fast, slow = (tw.solve(whole, method, iterations=80, every=5, engine=name) for name in ("simulate", "messages"))
     np.testing.assert_allclose(slow.history["loss"], fast.history["loss"], rtol=1e-10)

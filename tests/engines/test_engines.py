@@ -18,7 +18,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import twofold as tw
 from problems import ALPHAS, LOSSES
 from problems import clients as make_clients
-from twofold import engines, metrics
+from twofold import metrics
 from twofold.algorithms import ACD, ASCD, ASVRCD, LSGD, SCD, SVRCD, Algorithm, Hybrid, L2SGDPlus, PFedMe
 from twofold.engines import messages
 from twofold.problem import Problem
@@ -201,20 +201,6 @@ def run(kind: str, variant: str, engine: str, **options: Any) -> tuple[Any, set]
     options = {"iterations": iterations, "seed": 3, "start": start, "engine": engine} | options
     TAPE.read()
     return tw.solve(whole, Spy(method, TAPE), **options), TAPE.read()
-
-
-@pytest.fixture
-def built(monkeypatch: pytest.MonkeyPatch) -> list[messages.Messages]:
-    """The engines of messages that a test's runs have built, in order."""
-    found: list[messages.Messages] = []
-
-    class Built(messages.Messages):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            found.append(self)
-
-    monkeypatch.setitem(engines.REGISTRY, "messages", Built)
-    return found
 
 
 def assert_same_iterates(one: Any, other: Any, atol: float = 1e-10) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from problems import CONFIG
 from twofold.result import Result
 
 WORKER = Path(__file__).with_name("sharded_worker.py")
@@ -75,31 +76,10 @@ def test_two_processes_agree_with_one(simulated: dict) -> None:
         _assert_same(_finish(worker), simulated)
 
 
-CONFIG = """
-[data]
-source = "synthetic-mixture"
-sigma_h = 0.3
-clients = 5
-rows = 12
-features = 3
-[loss]
-name = "logistic"
-l2 = 0.1
-[objective]
-name = "mixture"
-lam = 0.5
-[algorithm]
-name = "asvrcd"
-[stop]
-rounds = 8
-[run]
-x64 = true
-"""
-
-
 def test_the_command_line_runs_over_two_processes(tmp_path: Path) -> None:
     """`twofold run --coordinator` on loopback gives the files of one process; process 0 alone writes and prints."""
-    (tmp_path / "run.toml").write_text(CONFIG)
+    config = CONFIG.replace("lsgd", "asvrcd").replace("clients = 3", "clients = 5").replace("rounds = 4", "rounds = 8")
+    (tmp_path / "run.toml").write_text(config + "[run]\nx64 = true\n")
     command = [sys.executable, "-m", "twofold.cli", "run", "run.toml", "--out"]
     together = ["--coordinator", f"127.0.0.1:{_port()}", "--processes", "2", "--process"]
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"}
