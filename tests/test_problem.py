@@ -274,6 +274,23 @@ def test_a_beta_gradient_does_not_cost_a_w_gradient():
 def test_the_scale(name, scale):
     assert make(name).scale == pytest.approx(scale, rel=1e-15)
     assert make(name, rescale=False).scale == 1.0
+    assert make(name, rescale=0.05).scale == (1.0 if scale == 1 else 0.05)
+
+
+@pytest.mark.parametrize("rescale", [0, -1.0, float("nan"), float("inf"), "yes", None])
+def test_a_bad_scale_is_a_sentence(rescale):
+    with pytest.raises(ValueError, match="rescale must be True, False or a positive number, got"):
+        make(rescale=rescale)
+
+
+def test_a_scale_of_ones_own_divides_the_step_on_w():
+    """A gradient step on w/s moves w by s²η∇_wF: with s = 1/M it is M times shorter than with M^(-1/2)."""
+    moved = []
+    for rescale in (True, 1 / 3):
+        problem = make(rescale=rescale)
+        run = tw.solve(problem, tw.algorithms.LSGD(eta=0.1, tau=1, batch=None), rounds=1, seed=0)
+        moved.append(flat(run.w) - flat(problem.start[0]))
+    assert_allclose(moved[1], moved[0] / 3, rtol=1e-12)
 
 
 @every

@@ -118,12 +118,15 @@ class Optimum(NamedTuple):
 class Problem:
     """min F(w, β) = Σ_m p_m f_m(w, β_m), with p_m = 1/M unless the clients have weights of their own.
 
-    Algorithms work on w/s with s = M^(-1/2) (`rescale=True`); everything that this class takes and gives is in real,
-    unscaled w. Without a private part (traditional FL) there is nothing to balance and s = 1.
+    Algorithms work on w/s with s = M^(-1/2) (`rescale=True`), or with s = 1 (False), or with the s that `rescale` is;
+    everything that this class takes and gives is in real, unscaled w. Without a private part (traditional FL) there is
+    nothing to balance and s = 1.
     `buckets` groups clients by size so that padding stays cheap; None decides by itself.
     """
 
-    def __init__(self, objective: Objective, clients: Clients, *, rescale: bool = True, buckets: Any = None) -> None:
+    def __init__(
+        self, objective: Objective, clients: Clients, *, rescale: bool | float = True, buckets: Any = None
+    ) -> None:
         if not isinstance(objective, Objective):
             raise TypeError(f"Problem needs an objective of twofold.objectives, got {type(objective).__name__}.")
         if not isinstance(clients, Clients):
@@ -134,7 +137,10 @@ class Problem:
         self.M = len(clients)
         w, beta = self.objective.init(clients)
         self.has_shared, self.has_private = tree.size(w) > 0, tree.size(beta) > 0
-        self.scale = float(self.M**-0.5) if rescale and self.has_shared and self.has_private else 1.0
+        if not isinstance(rescale, bool) and not (isinstance(rescale, int | float) and 0 < rescale < float("inf")):
+            raise ValueError(f"rescale must be True, False or a positive number, got {rescale!r}.")
+        scale = rescale if not isinstance(rescale, bool) else self.M**-0.5 if rescale else 1.0
+        self.scale = float(scale) if self.has_shared and self.has_private else 1.0
         self._start = (w, beta)
         self.positions = tuple(np.asarray(b) for b in (clients.buckets() if buckets is None else buckets))
         if np.sort(np.concatenate(self.positions)).tolist() != list(range(self.M)):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from twofold.experiments import ews, images, judge, mx2, published, pw, relaxation
+from twofold.experiments import ews, images, judge, mx2, published, pw, relaxation, slips
 from twofold.experiments.base import PUBLISHED, THEORY, VARIANTS
 from twofold.experiments.judge import (
     FAILS,
@@ -85,7 +85,7 @@ def test_without_documents_only_what_needs_none_is_judged():
 
 def test_every_claim_says_its_rule():
     verdicts = decide(Book([]))
-    assert len({v.key for v in verdicts}) == len(verdicts) == 12
+    assert len({v.key for v in verdicts}) == len(verdicts) == 13
     assert all(v.claim and v.where and v.rule for v in verdicts)
     assert table(verdicts).count("\n") == len(verdicts) + 1
 
@@ -236,6 +236,28 @@ def test_relaxation(accuracies: tuple[float, float, float], expected: str):
     assert verdict("relaxation", found).verdict == expected
 
 
+@pytest.mark.parametrize(("away", "lsgd", "expected"), [(0.01, 0.9, HOLDS), (0.3, 0.9, IN_PART), (0.3, 0.1, FAILS)])
+def test_slips(away: float, lsgd: float, expected: str):
+    """Accuracies `away` from the published with the slips and 0.2 without; losses with the slips: ASCD 0.5, ASVRCD 0.9."""
+    known = [p for p in published.POINTS if p.experiment == "slips"]
+    losses = {"lsgd": lsgd, "ascd": 0.5, "asvrcd": 0.9 if expected != FAILS else 0.5}
+
+    def labels(p: published.Point) -> dict[str, Any]:
+        return {"method": p.method, "objective": p.objective, "dataset": p.dataset, "level": p.level}
+
+    found = book(
+        "slips",
+        *(
+            series(p.value + gap, early=p.value + gap, metric="accuracy", variant=variant, **labels(p))
+            for p in known
+            for variant, gap in ((slips.AS_RUN, away), (PUBLISHED, 0.2))
+        ),
+        *(series(losses[p.method], variant=slips.AS_RUN, **labels(p)) for p in known),
+    )
+    assert len(verdict("slips", found).checks) == 27
+    assert verdict("slips", found).verdict == expected
+
+
 def test_personalisation_is_computed_from_theory():
     found = verdict("personalisation", Book([]))
     by_name = {check.name: check.passed for check in found.checks}
@@ -291,7 +313,7 @@ def test_a_folder_is_judged_and_compared_with_what_was_published(tmp_path: Path)
     ]
     (tmp_path / "mx2.json").write_text(json.dumps({"experiment": "mx2", "settings": {}, "series": found}))
     (tmp_path / "other.json").write_text("[1, 2]")
-    assert len(judge(tmp_path)) == 12
+    assert len(judge(tmp_path)) == 13
     beside = {(c.point.experiment, c.point.method, c.point.level): c for c in compare(tmp_path)}
     assert beside["mx2", "ascd", 1.0].agrees is True
     assert beside["mx2", "lsgd", 1.0].agrees is False

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import twofold as tw
+from twofold import randomness
 from twofold.data import synthetic
-from twofold.experiments import ews, images, load, mx2, problems, reparam
+from twofold.experiments import ews, faults, images, load, mx2, problems, reparam
 from twofold.experiments.base import PUBLISHED, THEORY
 from twofold.theory import stepsizes
 from twofold.theory.constants import LossConstants
@@ -58,14 +59,11 @@ def test_the_papers_p_w_come_out_on_images():
     expected = {"multitask": 0.5, "mixture": 0.25, "adaptive": 0.55}
     for objective, p_w in expected.items():
         chosen = dict(images.parameters(objective, 2))
-        made = getattr(tw.objectives, chosen.pop("name"))(tw.losses.softmax(10), **chosen)
-        clients = tw.Clients.from_list([(np.ones((2, 3)) / np.sqrt(3), np.array([0, 1]))] * 20)
-        c = problems._published(objective, chosen, LossConstants(0.01, 1.0, 1.0), tw.Problem(made, clients))
+        chosen.pop("name")
+        c = problems._published(objective, chosen, LossConstants(0.01, 1.0, 1.0), 20, 20**-0.5)
         assert stepsizes.w_probability(c) == pytest.approx(p_w, abs=0.006)
         assert c.mu == pytest.approx(0.01 / 60)
-        unscaled = problems._published(
-            objective, chosen, LossConstants(0.01, 1.0, 1.0), tw.Problem(made, clients, rescale=False)
-        )
+        unscaled = problems._published(objective, chosen, LossConstants(0.01, 1.0, 1.0), 20, 1.0)
         assert unscaled.calL_w == pytest.approx(20 * c.calL_w)
         assert (unscaled.calL_beta, unscaled.mu) == pytest.approx((c.calL_beta, c.mu))
 
@@ -114,3 +112,47 @@ def test_a_ridge_is_there_by_theory_only():
 def test_the_same_values_give_the_same_problem():
     assert problems.setup(mx2.problem(0.1)) is problems.setup(dict(reversed(mx2.problem(0.1).items())))
     assert problems.setup(mx2.problem(0.1)) is not problems.setup(mx2.problem(0.1, rescale=False))
+
+
+# --- the slips of the published image runs ----------------------------------------------------------------------------
+
+
+def test_devices_that_scan_the_same_file_share_images():
+    y = np.random.default_rng(0).integers(0, 10, 2000)
+    split = faults.scanned(y, clients=6, labels=8, train=40, test=60, seed=3)
+    for train, test, labels in zip(split.train, split.test, split.labels, strict=True):
+        mine = np.flatnonzero(np.isin(y, labels))
+        assert train.tolist() == mine[:40].tolist()
+        assert test.tolist() == mine[40:100].tolist()
+    assert min(map(len, split.labels)) < 8  # drawn with replacement
+    everyone = set(np.concatenate(split.train).tolist())
+    assert everyone & set(np.concatenate(split.test).tolist())  # somebody tests on another's training images
+
+
+def test_only_the_full_gradient_is_too_small(small_problem):
+    problem, w, b = small_problem
+    right = tw.problem.Oracle(problem.objective, problem.scale, problem.member(0))
+    wrong, sample = faults.Shrunk(right), right.sample(randomness.of(randomness.private(randomness.root(0), 0), 0), 2)
+    for name in ("gradient_w", "gradient_beta"):
+        of_right, of_wrong = getattr(right, name), getattr(wrong, name)
+        np.testing.assert_allclose(of_wrong(w, b), 0.02 * of_right(w, b), rtol=1e-14)
+        np.testing.assert_array_equal(of_wrong(w, b, sample), of_right(w, b, sample))
+    assert wrong.count == right.count
+
+
+def test_the_faulty_asvrcd_is_slower(small_problem):
+    problem, _, _ = small_problem
+    best = problem.optimum().value
+    gaps = [
+        tw.solve(problem, make(), rounds=60, seed=0).history["loss"][-1] - best
+        for make in (faults.ASVRCDAsRun, tw.algorithms.ASVRCD)
+    ]
+    assert gaps[0] > 3 * gaps[1]
+
+
+@pytest.fixture(name="small_problem")
+def _small_problem():
+    random = np.random.default_rng(1)
+    pairs = [(random.normal(size=(30, 3)), random.integers(0, 2, 30)) for _ in range(4)]
+    problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.1), 0.3), tw.Clients.from_list(pairs))
+    return problem, jnp.asarray(random.normal(size=3)), jnp.asarray(random.normal(size=3))

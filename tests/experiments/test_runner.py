@@ -15,6 +15,7 @@ import pytest
 
 from twofold.experiments import available, base, load, reproduce, runner, without_times
 from twofold.experiments.base import PUBLISHED, THEORY, Cell, Experiment, Figure
+from twofold.experiments.slips import AS_RUN
 
 SERIES = {
     "method": str, "variant": str, "objective": str, "dataset": str, "level": float, "metric": str, "rounds": list,
@@ -249,7 +250,7 @@ def test_an_experiment_is_plain_data(name: str):
         assert json.loads(json.dumps(cell.as_dict())) == cell.as_dict()
     assert len({figure.name for figure in experiment.figures}) == len(experiment.figures)
     variants = {cell.variant for cell in experiment.cells}
-    assert variants == ({THEORY} if name == "rates" else {PUBLISHED, THEORY})
+    assert variants == {"rates": {THEORY}, "slips": {PUBLISHED, AS_RUN}}.get(name, {PUBLISHED, THEORY})
     small = experiment.quick()
     assert 0 < len(small.cells) <= len(experiment.cells)
     assert max(cell.rounds for cell in small.cells) <= 40
@@ -277,6 +278,17 @@ def test_the_hybrid_takes_over_the_cells_of_other_experiments():
     keys = {name: {runner.key(cell) for cell in load(name).cells} for name in ("mx2", "ews", "images", "hybrid")}
     own = keys["hybrid"] - keys["mx2"] - keys["ews"] - keys["images"]
     assert len(own) == len(keys["hybrid"]) / 3
+
+
+def test_the_slips_stand_beside_the_mended_runs_of_images():
+    cells = load("slips").cells
+    wrong = [cell for cell in cells if cell.faulty]
+    assert len(wrong) == len(cells) / 2 == 27
+    assert {runner.key(cell) for cell in cells if not cell.faulty} <= {
+        runner.key(cell) for cell in load("images").cells
+    }
+    assert {cell.problem["rescale"] for cell in wrong if cell.method == "lsgd"} == {1 / 20}
+    assert all(cell.problem["shared"] and cell.published for cell in wrong)
 
 
 def test_a_quick_experiment_is_smaller_in_every_respect():

@@ -215,8 +215,8 @@ def test_every_experiment_has_a_chapter() -> None:
 
 
 def test_a_missing_experiment_is_named_with_its_command(folder: Path, reader: Reader) -> None:
-    assert reader.text.count("This experiment is not in the folder.") == 4
-    for name in ("ews", "reparam", "relaxation", "hybrid"):
+    assert reader.text.count("This experiment is not in the folder.") == 5
+    for name in ("ews", "reparam", "relaxation", "hybrid", "slips"):
         assert f"twofold reproduce {name} --out {folder}" in reader.text
 
 

@@ -15,7 +15,7 @@ from twofold.experiments.judge import Verdict, judge  # not on first use: the na
 if TYPE_CHECKING:
     from twofold.experiments.runner import reproduce, without_times
 
-NAMES = ("mx2", "ews", "images", "pw", "reparam", "relaxation", "times", "rates", "hybrid")
+NAMES = ("mx2", "ews", "images", "pw", "reparam", "relaxation", "times", "rates", "hybrid", "slips")
 
 _HOMES = {"reproduce": "runner", "without_times": "runner"}
 

@@ -44,6 +44,7 @@ class Cell:
     wide: bool = True  # float64; False for float32
     optimum: bool = False  # whether the problem has a minimiser that is to be found
     warm_up: int = 0  # rounds run beforehand, so that compilation is not timed
+    faulty: bool = False  # with the slip of its published run, where `faults` has one for the method
 
     @property
     def algorithm(self) -> str:
@@ -53,7 +54,7 @@ class Cell:
     @property
     def published(self) -> bool:
         """Whether step sizes come from the constants of the published runs."""
-        return self.variant == PUBLISHED
+        return self.variant != THEORY
 
     @property
     def labels(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from twofold.experiments import ews, images, mx2, published, pw, rates, relaxation
+from twofold.experiments import ews, images, mx2, published, pw, rates, relaxation, slips
 from twofold.experiments.base import PUBLISHED, THEORY
 from twofold.theory import constants as theory
 from twofold.theory.constants import LossConstants
@@ -78,9 +78,13 @@ class Book:
 
     def at(self, experiment: str, metric: str, share: float, **labels: Any) -> float:
         """The mean at this share of the rounds: 0 at the start, 1 at the end; infinite if a run diverged before."""
+        last = self.series(experiment, metric, **labels)["rounds"][-1]
+        return self.near(experiment, metric, share * last, **labels)
+
+    def near(self, experiment: str, metric: str, when: float, **labels: Any) -> float:
+        """The mean at the record next to this round; infinite if a run diverged before."""
         series = self.series(experiment, metric, **labels)
-        rounds = np.array(series["rounds"], float)
-        value = series["mean"][int(np.argmin(np.abs(rounds - share * rounds[-1])))]
+        value = series["mean"][int(np.argmin(np.abs(np.array(series["rounds"], float) - when)))]
         return math.inf if value is None else float(value)
 
     def end(self, experiment: str, metric: str, **labels: Any) -> float:
@@ -221,11 +225,12 @@ def _ascd_beats_lsgd(book: Book, variant: str) -> Checks:
     return _each_image(book, variant, ("ascd", "lsgd"), lambda f: f["ascd"] < f["lsgd"])
 
 
-def _asvrcd_is_slow(book: Book, variant: str) -> Checks:
-    def slow(f: dict[str, float]) -> bool:
-        return f["start"] - f["asvrcd"] < 0.95 * (f["start"] - f["ascd"])
+def _slow(f: dict[str, float]) -> bool:
+    return f["start"] - f["asvrcd"] < 0.95 * (f["start"] - f["ascd"])
 
-    return _each_image(book, variant, ("asvrcd", "ascd"), slow)
+
+def _asvrcd_is_slow(book: Book, variant: str) -> Checks:
+    return _each_image(book, variant, ("asvrcd", "ascd"), _slow)
 
 
 def _best_p_w(book: Book, variant: str) -> Checks:
@@ -365,6 +370,38 @@ def _hybrid(book: Book, variant: str) -> Checks:
     return checks
 
 
+def _slips(book: Book, _: str) -> Checks:
+    """Whatever the settings: the published end points beside the runs with the slips and beside the mended ones."""
+
+    def apart(variant: str, **where: Any) -> float:
+        points = [p for p in published.POINTS if p.experiment == "slips" and where.items() <= vars(p).items()]
+        ours = (book.near("slips", "accuracy", p.round, variant=variant, method=p.method, **where) for p in points)
+        return float(np.mean([abs(p.value - value) for p, value in zip(points, ours, strict=True)]))
+
+    def losses(**where: Any) -> dict[str, float]:
+        ends = {m: book.end("slips", "loss", method=m, variant=slips.AS_RUN, **where) for m in images.METHODS}
+        return {**ends, "start": book.at("slips", "loss", 0.0, method="ascd", variant=slips.AS_RUN, **where)}
+
+    checks = []
+    for objective in images.OBJECTIVES:
+        for level in images.LABELS_PER_CLIENT:
+            name, where = f"{objective}, K = {level}", {"objective": objective, "level": level}
+            checks += [
+                compare_by(
+                    f"{name}: mean distance from the published accuracies",
+                    lambda where=where: {v: apart(v, **where) for v in (slips.AS_RUN, PUBLISHED)},
+                    lambda f: f[slips.AS_RUN] < f[PUBLISHED],
+                ),
+                compare_by(
+                    f"{name}: ASCD below LSGD",
+                    lambda where=where: losses(**where),
+                    lambda f: f["ascd"] < f["lsgd"],
+                ),
+                compare_by(f"{name}: ASVRCD slow", lambda where=where: losses(**where), _slow),
+            ]
+    return checks
+
+
 def _slope(series: Mapping[str, Any]) -> float:
     """The exponent with which rounds grow in √(L^w/μ), by least squares on logarithms."""
     points = [(x, y) for x, y in zip(series["condition"], series["mean"], strict=True) if y]
@@ -450,8 +487,8 @@ CLAIMS = (
         "ASCD's training loss after 1,000 rounds is below LSGD's, on each objective, data set and K.",
         _ascd_beats_lsgd,
         ("images-as-published-K2-loss", "images-as-published-K4-loss", "images-as-published-K8-loss"),
-        "The published LSGD divided its step on w by M once more. LSGD also takes five local steps per round, ASCD "
-        "1/p_w on average.",
+        "The published LSGD divided its step on w by M once more; with that put back ASCD is ahead (`slips`). LSGD also "
+        "takes five local steps per round, ASCD 1/p_w on average.",
     ),
     Claim(
         "images-asvrcd",
@@ -463,7 +500,7 @@ CLAIMS = (
         _asvrcd_is_slow,
         ("images-as-published-K2-loss", "images-by-theory-K2-gap"),
         "The published ASVRCD used a full gradient that was 50 times too small (that of its 0.02-fold loss), which "
-        "by itself makes it slow.",
+        "makes it slow (`slips`).",
     ),
     Claim(
         "p_w",
@@ -542,6 +579,18 @@ CLAIMS = (
         _rates,
         ("rates",),
         "Theory's line is an upper bound for the worst case; real data may be easier than their condition number.",
+    ),
+    Claim(
+        "slips",
+        "The slips of the published image runs explain their results (ours, not the paper's claim)",
+        "Notes on what the published runs really did",
+        "slips",
+        "On MNIST, for each objective and K, with the slips put back: the three accuracies are on average nearer to the "
+        "published ones than the mended runs', ASCD's loss ends below LSGD's, and ASVRCD has lowered it by less than 95 % of "
+        "what ASCD has.",
+        _slips,
+        ("slips-with-the-slips-loss", "slips-as-published-loss"),
+        "The seed of the published labels is not known, so single figures need not agree.",
     ),
 )
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from twofold import data, losses, metrics, objectives
 from twofold.clients import Clients
+from twofold.experiments import faults
 from twofold.experiments.base import Plain
 from twofold.losses import Rows
 from twofold.objectives.base import Objective
@@ -68,19 +69,21 @@ def _setup(text: str, wide: bool) -> Setup:
     if found.test is not None:
         objective = Examined(objective, found.test)
     problem = Problem(objective, found.clients, rescale=rescale)
-    known = None if found.assumed is None else _published(name, parameters, found.assumed, problem)
+    scale = (
+        problem.scale if isinstance(rescale, bool) else problem.M**-0.5
+    )  # a slip of the scale is none of the constants
+    known = None if found.assumed is None else _published(name, parameters, found.assumed, problem.M, scale)
     return Setup(problem, known, found.measures, found.provenance)
 
 
-def _published(name: str, parameters: Plain, assumed: LossConstants, problem: Problem) -> Constants:
+def _published(name: str, parameters: Plain, assumed: LossConstants, M: int, scale: float) -> Constants:
     """What the published runs took for 𝓛^w, 𝓛^β and μ: the lemmas' formulas, and μ'/(3M), for weight sharing μ'/M."""
-    M, of_w = problem.M, problem.scale**2
     mu = float(assumed.mu) / (M if name == "weight_sharing" else 3 * M)
     if name == "weight_sharing":  # 𝓛' of its two blocks differ there
-        w, beta = of_w * float(assumed.L), float(assumed.calL) / M
+        w, beta = scale**2 * float(assumed.L), float(assumed.calL) / M
         return Constants(mu, w, beta, w, beta)
     given = {key: value for key, value in parameters.items() if key != "split"}
-    return getattr(theory, name)(assumed, **given, scale=problem.scale, clients=M).replace(mu=mu)
+    return getattr(theory, name)(assumed, **given, scale=scale, clients=M).replace(mu=mu)
 
 
 # --- synthetic data ---------------------------------------------------------------------------------------------------
@@ -136,11 +139,15 @@ def _normalised(name: str, parts: tuple[str, ...] | None) -> tuple[np.ndarray, n
 
 
 def _images(
-    name: str, labels: int, clients: int, train: int, test: int, l2: float = 0.0, parts: Any = None, seed: int = 0
-) -> Data:
-    """K labels per client, softmax regression with an intercept (the published model has one, the paper's text none)."""
+    name: str, labels: int, clients: int, train: int, test: int, l2: float = 0.0, parts: Any = None, seed: int = 0,
+    shared: bool = False,
+) -> Data:  # fmt: skip
+    """K labels per client, softmax regression with an intercept (the published model has one, the paper's text none).
+
+    `shared`: devices take the same images of the file, as in the published runs.
+    """
     x, y, provenance = _normalised(name, None if parts is None else tuple(parts))
-    split = data.partition.by_labels(y, clients, labels, train, test, seed)
+    split = (faults.scanned if shared else data.partition.by_labels)(y, clients, labels, train, test, seed)
     training, testing = split.take(x, y)
     test_x, test_y = (jnp.asarray(np.stack(arrays)) for arrays in zip(*testing, strict=True))
     loss = losses.softmax(10, l2=l2, intercept=True)

@@ -27,7 +27,7 @@ import numpy as np
 
 from twofold import tree
 from twofold.algorithms import REGISTRY, Algorithm
-from twofold.experiments import problems
+from twofold.experiments import faults, problems
 from twofold.experiments.base import Cell, Experiment, Plain, digest
 from twofold.problem import Problem
 from twofold.reference import NotConvexError
@@ -111,7 +111,8 @@ def _algorithm(cell: Cell, problem: Any, constants: Any) -> Algorithm:
         return float(getattr(complete(problem, method, constants)[0], name))
 
     values = {name: resolve(value) for name, value in cell.fields.items()}
-    return REGISTRY[cell.algorithm](**values)
+    known = {**REGISTRY, **faults.METHODS} if cell.faulty else REGISTRY
+    return known[cell.algorithm](**values)
 
 
 def _plain(algorithm: Algorithm) -> dict[str, Any]:
@@ -140,7 +141,7 @@ def _code() -> str:
     Which cells an experiment has is not in it: what a cell is decides the rest of its name.
     """
     root = Path(__file__).parents[1]
-    here = {root / "experiments" / name for name in ("problems.py", "runner.py")}
+    here = {root / "experiments" / name for name in ("faults.py", "problems.py", "runner.py")}
     others = (p for p in root.rglob("*.py") if not {"experiments", "report", "cli.py", "demo.py"} & set(p.parts))
     files = sorted(here.union(others))
     return digest(*((str(p.relative_to(root)), digest(p.read_text())) for p in files), jax.__version__)

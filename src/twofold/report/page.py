@@ -75,7 +75,7 @@ def page(folder: Path) -> str:
     places = {
         "verdicts": "Verdicts",
         **{c.name: c.short for c in in_order},
-        "slips": "Slips",
+        "errata": "Slips",
         "environment": "Environment",
     }
     script, library = _asset("page.js"), _library()
@@ -293,7 +293,7 @@ def _slips() -> str:
         "paper’s main idea; many drop a factor 1/M. Where one of our tests shows a slip, the test is named."
     )
     return _section(
-        "slips", "Slips of the paper, and their effect", tag("p", told), table(head, rows, "Slips", class_="slips")
+        "errata", "Slips of the paper, and their effect", tag("p", told), table(head, rows, "Slips", class_="slips")
     )
 
 
