@@ -68,6 +68,17 @@ def test_gradient_and_hessian_by_differences(kind, intercept):
     assert_allclose(product, plain.derivative(slope, np.asarray(flat)) @ direction, atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    "loss", [losses.logistic(), losses.softmax(4), losses.squared()], ids=["logistic", "softmax", "squared"]
+)
+def test_the_slope_is_the_derivative_in_the_score(loss):
+    random = np.random.default_rng(2)
+    score = jnp.asarray(random.normal(size=(6, 4) if loss.link.outputs else 6) * 3)
+    y = jnp.asarray(random.integers(0, loss.link.labels or 9, 6))
+    expected = jax.grad(lambda s: jnp.sum(loss.link.loss(s, y)))(score)
+    assert_allclose(loss.link.slope(score, y), expected, atol=1e-14)
+
+
 @pytest.mark.parametrize("score", [-800.0, -40.0, 0.0, 40.0, 800.0])
 @pytest.mark.parametrize("label", [0, 1])
 def test_logistic_at_extreme_scores(score, label):

@@ -8,7 +8,10 @@ own `if` and `for`, so that the client-by-client engine runs the very same algor
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import reduce
 from typing import Any
 
 import jax
@@ -39,8 +42,23 @@ def branch(condition: Any, yes: Callable[[], Pytree], no: Callable[[], Pytree]) 
     )
 
 
+_UNROLLED: ContextVar[bool] = ContextVar("unrolled", default=False)
+
+
+@contextmanager
+def unrolled() -> Iterator[None]:
+    """Inside, `repeat` of a known number of steps writes them all out, so that one can look at each while tracing."""
+    token = _UNROLLED.set(True)
+    try:
+        yield
+    finally:
+        _UNROLLED.reset(token)
+
+
 def repeat(times: Any, body: Callable[[Any, Pytree], Pytree], start: Pytree) -> Pytree:
     """body(times−1, … body(1, body(0, start))): a loop of `times` steps."""
+    if _UNROLLED.get() and isinstance(times, int):
+        return reduce(lambda state, i: body(i, state), range(times), start)
     if not is_traced((times, start)):
         for i in range(int(times)):
             start = body(jnp.asarray(i, jnp.int32), start)

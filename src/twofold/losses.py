@@ -62,6 +62,7 @@ class Link(NamedTuple):
     outputs: int | None  # None: one score per row
     labels: int | None  # number of classes, None for real targets
     decide: Callable[[jax.Array], jax.Array]
+    slope: Callable[[jax.Array, jax.Array], jax.Array]  # the derivative of the loss in the score
 
     def grade(self, score: jax.Array, y: jax.Array) -> jax.Array:
         """One figure per row, larger is better: 1/0 for right/wrong, minus the squared error for real targets."""
@@ -86,9 +87,22 @@ def _logistic(score: jax.Array, y: jax.Array) -> jax.Array:
     return _softplus(jnp.where(y > 0, -score, score))  # log(1+e^s) − y·s for y in {0, 1}, with no cancellation
 
 
-def _softmax(score: jax.Array, y: jax.Array) -> jax.Array:
+def _logistic_slope(score: jax.Array, y: jax.Array) -> jax.Array:
+    return jax.lax.logistic(score) - y
+
+
+def _mine(score: jax.Array, y: jax.Array) -> jax.Array:
     # A comparison, not an index: the gradient of the latter is a scatter, which costs more than the rest of this loss.
-    mine = jnp.arange(score.shape[1])[None] == y[:, None]
+    return jnp.arange(score.shape[1])[None] == y[:, None]
+
+
+def _softmax_slope(score: jax.Array, y: jax.Array) -> jax.Array:
+    share = jnp.exp(score - jnp.max(score, axis=1)[:, None])
+    return share / jnp.sum(share, axis=1)[:, None] - _mine(score, y).astype(score.dtype)
+
+
+def _softmax(score: jax.Array, y: jax.Array) -> jax.Array:
+    mine = _mine(score, y)
     return jax.nn.logsumexp(score, axis=1) - jnp.sum(jnp.where(mine, score, 0), axis=1)
 
 
@@ -198,19 +212,21 @@ def _spectra(clients: Clients, columns: Any, intercept: bool) -> tuple[np.ndarra
 
 def logistic(l2: float = 0.0, intercept: bool = False) -> Linear:
     """Binary logistic regression: log(1 + e^s) − y·s for labels 0 and 1, s = x·w."""
-    return Linear(Link("logistic", _logistic, 0.25, None, 2, _sign), _ridge(l2), intercept)
+    return Linear(Link("logistic", _logistic, 0.25, None, 2, _sign, _logistic_slope), _ridge(l2), intercept)
 
 
 def softmax(classes: int, l2: float = 0.0, intercept: bool = False) -> Linear:
     """Multinomial logistic regression: log Σ_c e^{s_c} − s_y for labels 0 … classes−1, s = x·W."""
     if not isinstance(classes, (int, np.integer)) or classes < 2:
         raise ValueError(f"softmax needs a whole number of at least two classes, got {classes=}.")
-    return Linear(Link("softmax", _softmax, 0.5, int(classes), int(classes), _largest), _ridge(l2), intercept)
+    return Linear(
+        Link("softmax", _softmax, 0.5, int(classes), int(classes), _largest, _softmax_slope), _ridge(l2), intercept
+    )
 
 
 def squared(l2: float = 0.0, intercept: bool = False) -> Linear:
     """Least squares: ½(x·w − y)²."""
-    return Linear(Link("squared", _squared, 1.0, None, None, _same), _ridge(l2), intercept)
+    return Linear(Link("squared", _squared, 1.0, None, None, _same, jnp.subtract), _ridge(l2), intercept)
 
 
 def _ridge(l2: float) -> float:

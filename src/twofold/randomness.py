@@ -62,8 +62,8 @@ def of(words: jax.Array, number: Any) -> Key:
 
 
 def at(key: Key, number: Any) -> Key:
-    """A key's own key for a number (a local step, a second coin)."""
-    return of(hashed(key), number)
+    """A key's own key for a number (a local step, a second coin); nothing where everything is drawn already."""
+    return key if key is None else of(hashed(key), number)
 
 
 def common(words: jax.Array) -> jax.Array:

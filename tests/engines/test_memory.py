@@ -96,7 +96,7 @@ def test_mistakes_are_one_sentence(options: dict, sentence: str):
         (tw.algorithms.LSGD(eta=0.1, epochs=1, batch=10), 20, False),
         (tw.algorithms.LSGD(eta=0.1, tau=2), 1000, False),
         (tw.algorithms.ACD(), 20, False),
-        (tw.algorithms.ACD(), 5000, True),  # all rows, in every iteration
+        (tw.algorithms.ACD(), 15_000, True),  # all rows, in every iteration
         (tw.algorithms.ASVRCD(rho=0.001), 1000, False),  # all rows, but rarely
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 from twofold.algorithms.base import Algorithm
 from twofold.engines import memory
 from twofold.engines.base import Engine
+from twofold.engines.fused import recipe
 from twofold.engines.messages import Messages
 from twofold.engines.sharded import Sharded
 from twofold.engines.simulate import Simulate
@@ -28,7 +29,8 @@ def choose(
 
     `simulate` becomes `streamed` where not everyone fits at once. On CPUs it also does so where one client has much to do
     between two rounds, or all of them together need more than a cache holds: work is then better done by one core for a few
-    clients in its own cache, and then for the next, than for all in lock step.
+    clients in its own cache, and then for the next, than for all in lock step. On GPUs it does so where an iteration of a
+    client can be one kernel.
     """
     asked = chunk is not None or state is not None
     if chunk is not None and (int(chunk) != chunk or chunk < 1):
@@ -40,8 +42,10 @@ def choose(
     if name == "simulate" and not asked:
         need = memory.need(algorithm, problem)
         if memory.fits(need, seeds):
-            if seeds > 1 or not memory.on_cpu():
+            if seeds > 1 or not (memory.on_cpu() or recipe(algorithm, problem)):
                 return Simulate, {}
+            if not memory.on_cpu():
+                return Streamed, {}
             if need.turn >= memory.LONG_TURN:
                 return Streamed, {"chunk": 1}
             if need.clients * need.working < memory.SPREAD:

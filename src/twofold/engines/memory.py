@@ -19,15 +19,15 @@ SHARE = 0.8
 """Of the free memory, how much a run may plan with."""
 LARGE = 1 << 28
 """Below this many bytes nobody looks at what is free."""
-LONG_TURN = 1 << 23
-"""Bytes that a client touches between two rounds, from which on it is worth a call of its own (about a millisecond)."""
+LONG_TURN = 1 << 25
+"""Bytes that a client touches between two rounds, from which on it is worth a call of its own (a few milliseconds)."""
 
 
 ROUNDING, PROGRAMS = 1.25, 50_000_000
 """On a CPU arrays take about a quarter more than their bytes (pages, arenas), and programs and threads take this much."""
 CHUNK = 1 << 23
 """Bytes that a chunk of clients at work should need on a CPU: it stays in a core's cache, and memory is used again."""
-SPREAD = 1 << 24
+SPREAD = 1 << 21
 """Bytes that all clients at work would need, from which on they better take turns there."""
 
 

@@ -29,6 +29,7 @@ from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm
 from twofold.engines import memory
 from twofold.engines.base import Engine, Snapshots
+from twofold.engines.fused import Recipe, clients, recipe
 from twofold.engines.schedule import Schedule
 from twofold.engines.simulate import State, client_streams, first_state, report
 from twofold.losses import Linear
@@ -37,6 +38,8 @@ from twofold.tree import Pytree
 
 Place = Literal["device", "host", "disk"]
 """Where private states are kept while other clients are at work."""
+TOGETHER = 8
+"""Silent iterations that one kernel does at a time: what it reads then stays near for all of them."""
 PLACES: tuple[Place, ...] = ("device", "host", "disk")
 
 
@@ -56,6 +59,7 @@ class Streamed(Engine):
 
     `state` says where their private states are kept meanwhile: "device", "host", or "disk" (memory-mapped files in a
     temporary folder, see TMPDIR, that goes with the run). With states on the device, data are kept there, too.
+    `fused` says whether silent iterations of linear models are one kernel each; by default they are on a GPU.
     """
 
     keeps = False
@@ -70,24 +74,34 @@ class Streamed(Engine):
         *,
         chunk: int | None = None,
         state: Place = "device",
+        fused: bool | None = None,
     ) -> None:
         if len(seeds) != 1:
             raise ValueError(f"The streamed engine runs one seed at a time, got {len(seeds)}.")
         if state not in PLACES:
             raise ValueError(f"Private state is kept on one of {', '.join(PLACES)}, not on {state!r}.")
         self.algorithm, self.problem, self.place = tree.cast(algorithm), problem, state
-        self.chunk = memory.choose(memory.need(self.algorithm, problem), chunk, state)
         key = randomness.root(seeds[0])
         self._common = randomness.common(key)
         self._schedule = Schedule(self.algorithm, problem, key[None])
         self._objective = (problem.objective, problem.traced_scale)
+        wanted = jax.local_devices()[0].platform == "gpu" if fused is None else fused
+        self.recipe = recipe(self.algorithm, problem) if wanted else None
+        need = memory.need(self.algorithm, problem)
+        if chunk is None and self.recipe is not None and state == "device" and memory.fits(need, 1):
+            chunk = problem.M  # a kernel has no use for small chunks
+        self.chunk = memory.choose(need, chunk, state)
+        # Methods only ever add and scale parameters, so only the loss has to know that they are kept transposed.
+        self._axes = _axes(problem) if self.recipe or memory.on_cpu() else None
+        self._turned = self._objective if self._axes is None else (_turned(problem.objective), problem.traced_scale)
         self._chunks = list(self._cut(key))
         self._kept = _Kept(state, [len(p) for p in problem.positions])
         w, beta = start
         w, parts = tree.cast(w), problem.split(beta)
         for i, one in enumerate(self._chunks):
             part = tree.cast(jax.tree.map(lambda leaf, one=one: leaf[one.places], parts[one.bucket]))
-            self.shared, (private,) = first_state(self.algorithm, self._program(one), w, (part,))
+            at = _swapped((w, (part,)), self._axes)
+            self.shared, (private,) = first_state(self.algorithm, self._program(one, turned=True), *at)
             self._kept.put(i, one, private)
         self._waiting = -1  # the iteration whose `receive` is still to come
         self._wide = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
@@ -118,15 +132,26 @@ class Streamed(Engine):
             return one.stack
         return tree.cast(self.problem.stack(one.positions, np.dtype(jnp.result_type(float)), one.rows))
 
-    def _program(self, one: Chunk) -> tuple:
-        return (*self._objective, (self._data(one),))
+    def _program(self, one: Chunk, turned: bool = False) -> tuple:
+        return (*(self._turned if turned else self._objective), (self._data(one),))
 
     def advance(self, k: int, count: int, slots: np.ndarray) -> None:
         """Iterations k … k+count−1, in stretches that end with a round of communication."""
+        if self.recipe is not None and self.recipe.speaks and len(self._chunks) == 1:
+            one, when = self._chunks[0], (jnp.int32(k), jnp.int32(k + count))
+            self.shared, private = _rounds(
+                self.algorithm, self._program(one, turned=True), self.shared, self._kept.get(0, one),
+                (self._common, one.streams), when, how=self.recipe,
+            )  # fmt: skip
+            self._kept.put(0, one, private)
+            return
         speaks = self._schedule.communicates[self._schedule.kinds(k + count)[0, k:]]
         ends = k + np.union1d(np.flatnonzero(speaks) + 1, [count])
         for first, end in zip([k, *ends[:-1].tolist()], ends.tolist(), strict=True):
             self._stretch(first, end)
+
+    def _speaks(self, k: int) -> bool:
+        return bool(self._schedule.communicates[self._schedule.kinds(k + 1)[0, k]])
 
     def wait(self) -> None:
         """See `Engine.wait`."""
@@ -136,6 +161,8 @@ class Streamed(Engine):
         """Iterations first … end−1, of which only the last one communicates (or none)."""
         when = (jnp.int32(self._waiting), jnp.int32(first), jnp.int32(end))
         alone = not self._schedule.communicates.all()
+        # Where a silent iteration is one kernel, the last of a stretch that nobody speaks in is one, too.
+        quiet = self.recipe is not None and alone and not self._speaks(end - 1)
 
         def turn(i: int) -> tuple[Any, Any]:
             with jax.enable_x64(self._wide):  # which every thread has to be told anew
@@ -144,8 +171,8 @@ class Streamed(Engine):
         def in_turn(i: int) -> tuple[Any, Any]:
             one = self._chunks[i]
             private, shared, part = _turn(
-                self.algorithm, self._program(one), self.shared, self._kept.get(i, one), (self._common, one.streams), when,
-                alone=alone,
+                self.algorithm, self._program(one, turned=True), self.shared, self._kept.get(i, one),
+                (self._common, one.streams), when, alone=alone, quiet=quiet, how=self.recipe,
             )  # fmt: skip
             if self._pool is not None:  # a thread that goes on would only queue up more behind it
                 jax.block_until_ready((private, part))
@@ -166,7 +193,9 @@ class Streamed(Engine):
         if self._waiting >= 0 and _receives(self.algorithm):
             plan = self.algorithm.plan(self._common, jnp.int32(self._waiting))
             for i, one in enumerate(self._chunks):
-                private = _receive(self.algorithm, self._program(one), plan, self.shared, self._kept.get(i, one))
+                private = _receive(
+                    self.algorithm, self._program(one, turned=True), plan, self.shared, self._kept.get(i, one)
+                )
                 self._kept.put(i, one, private)
         self._waiting = -1
 
@@ -174,8 +203,8 @@ class Streamed(Engine):
         """What the algorithm would report now, chunk by chunk."""
         self._settle()
         for i, one in enumerate(self._chunks):
-            program = self._program(one)
-            yield one, program, _report(self.algorithm, program, State(self.shared, (self._kept.get(i, one),)))
+            program, state = self._program(one), State(self.shared, (self._kept.get(i, one),))
+            yield one, program, _report(self.algorithm, program, state, self._axes)
 
     def fetch(self, snapshots: Any, slot: int, row: int) -> Snapshots:
         """The last iterate, on the host."""
@@ -294,40 +323,46 @@ def _everyone(algorithm: Algorithm, program: tuple, method: str) -> Any:
     return all_of_them
 
 
-def _turned(program: tuple) -> tuple[Callable, tuple]:
-    """On CPUs a turn works on transposed weights, (classes, features): long rows are what their vector units like.
+def _axes(problem: Problem) -> tuple[int, int] | None:
+    """The shape of a model's weights, (features, classes), if (classes, features) is the better way to keep them.
 
-    Methods only ever add and scale parameters, so only the loss has to know.
+    Long rows are what vector units like, and GPUs, too.
     """
-    objective, scale, (stack,) = program
-    loss = getattr(objective, "loss", None)
-    if not (objective.whole and isinstance(loss, Linear) and loss.link.outputs and memory.on_cpu()):
-        return lambda x, back=False: x, program
-    shape = (stack.x.shape[-1], loss.link.outputs)
-
-    def turn(x: Any, back: bool = False) -> Any:
-        found = shape[::-1] if back else shape
-        return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, -1, -2) if leaf.shape[-2:] == found else leaf, x)
-
-    turned = dataclasses.replace(objective, loss=dataclasses.replace(loss, turned=True))
-    return turn, (turned, scale, (stack,))
+    loss = getattr(problem.objective, "loss", None)
+    if not (problem.objective.whole and isinstance(loss, Linear) and loss.link.outputs):
+        return None
+    return problem.abstract_member.x.shape[-1], loss.link.outputs
 
 
-@partial(jax.jit, static_argnames="alone", donate_argnums=3)
+def _turned(objective: Any) -> Any:
+    return dataclasses.replace(objective, loss=dataclasses.replace(objective.loss, turned=True))
+
+
+def _swapped(x: Any, axes: tuple[int, int] | None) -> Any:
+    """Every leaf of these last axes with them swapped."""
+    if axes is None:
+        return x
+    return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, -1, -2) if leaf.shape[-2:] == axes else leaf, x)
+
+
+@partial(jax.jit, static_argnames=("alone", "quiet", "how"), donate_argnums=3)
 def _turn(
-    algorithm: Algorithm, program: tuple, shared: Any, private: Any, streams: tuple, when: tuple, alone: bool
-) -> tuple[Any, Any, Any]:
+    algorithm: Algorithm, program: tuple, shared: Any, private: Any, streams: tuple, when: tuple, alone: bool, quiet: bool,
+    how: Recipe | None,
+) -> tuple[Any, Any, Any]:  # fmt: skip
     """A chunk's turn: receive what waits, the silent iterations, and the last one up to the message.
 
     Gives the chunk's states, the shared state before the last server step, and the chunk's share of the mean message.
     """
     (common, own), (waiting, first, end) = streams, when
-    turn, program = _turned(program)
-    shared, private = turn((shared, private))
     client, receive = (_everyone(algorithm, program, method) for method in ("client", "receive"))
 
     def go(k: Any, shared: Any, private: Any) -> tuple[Any, Any]:
-        return client(algorithm.plan(common, k), shared, private, own, k)
+        plan = algorithm.plan(common, k)
+        if how is None or not how.speaks:
+            return client(plan, shared, private, own, k)
+        at = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], (plan, shared, k))
+        return clients(how, algorithm, program, at, private, own, 1)
 
     if _receives(algorithm):
         plan = algorithm.plan(common, jnp.maximum(waiting, 0))
@@ -338,6 +373,7 @@ def _turn(
     def share(message: Any) -> Any:
         return weighted_mean(program[2], [message])
 
+    nothing = None
     if alone:
         shape = jax.eval_shape(lambda: share(go(first, shared, private)[1]))
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
@@ -349,9 +385,48 @@ def _turn(
             shared = algorithm.server(plan, shared, nothing)
             return shared, receive(plan, shared, private)
 
-        shared, private = jax.lax.fori_loop(first, end - 1, silent, (shared, private))
+        def some(block: Any, carry: tuple) -> tuple:
+            """A few silent iterations of everybody in one kernel."""
+            shared, private = carry
+            k = first + block * TOGETHER + jnp.arange(TOGETHER, dtype=jnp.int32)
+            plans = jax.vmap(algorithm.plan, in_axes=(None, 0))(common, k)
+
+            def serve(shared: Any, at: tuple) -> tuple:
+                plan, k = at
+                moved = algorithm.server(plan, shared, nothing)
+                return tree.select(k < end - 1, moved, shared), shared
+
+            after, before = jax.lax.scan(serve, shared, (plans, k), unroll=True)  # small, and as a loop mostly overhead
+            count = jnp.clip(last - k[0], 0, TOGETHER)
+            assert how is not None
+            return after, clients(how, algorithm, program, (plans, before, k), private, own, count)[0]
+
+        last = end if quiet else end - 1
+        if how is None:
+            shared, private = jax.lax.fori_loop(first, last, silent, (shared, private))
+        else:
+            shared, private = jax.lax.fori_loop(0, -((first - last) // TOGETHER), some, (shared, private))
+    if quiet:
+        return private, shared, nothing
     private, message = go(end - 1, shared, private)
-    return turn((private, shared, share(message)), back=True)
+    return private, shared, share(message)
+
+
+@partial(jax.jit, static_argnames="how", donate_argnums=3)
+def _rounds(
+    algorithm: Algorithm, program: tuple, shared: Any, private: Any, streams: tuple, when: tuple, how: Recipe
+) -> tuple[Any, Any]:
+    """Whole rounds of everybody, one after the other, where each iteration is one and all clients are here."""
+
+    def one(k: Any, carry: tuple) -> tuple:
+        shared, private = carry
+        private, shared, mean = _turn(
+            algorithm, program, shared, private, streams, (k - 1, k, k + 1), alone=False, quiet=False, how=how
+        )
+        return _finish(algorithm, streams[0], k, shared, mean), private
+
+    first, end = when
+    return jax.lax.fori_loop(first, end, one, (shared, private))
 
 
 @jax.jit
@@ -364,7 +439,9 @@ def _receive(algorithm: Algorithm, program: tuple, plan: Any, shared: Any, priva
     return _everyone(algorithm, program, "receive")(plan, shared, private)
 
 
-_report = jax.jit(report)
+@partial(jax.jit, static_argnums=3)
+def _report(algorithm: Algorithm, program: tuple, state: State, axes: tuple[int, int] | None) -> Snapshots:
+    return _swapped(report(algorithm, program, state), None if axes is None else (axes[1], axes[0]))
 
 
 @partial(jax.jit, static_argnums=0)
