@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -152,5 +153,13 @@ def choose(found: Need, chunk: int | None, state: str) -> int:
             + ('Keep the private state elsewhere: state="host" or state="disk".' if state != "disk" else "")
         )
     # Large chunks gain nothing, and leave nothing to others.
-    enough = CHUNK // max(found.working, 1) if on_cpu() else max(found.clients // 8, 64)
-    return min(most, max(enough, 1), found.clients)
+    enough = max(CHUNK // max(found.working, 1) if on_cpu() else max(found.clients // 8, 64), 1)
+    if on_cpu() and enough < found.clients:  # as many chunks for every core
+        turns = -(-found.clients // (enough * cores()))
+        enough = -(-found.clients // (turns * cores()))
+    return min(most, enough, found.clients)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

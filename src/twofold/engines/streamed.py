@@ -9,7 +9,6 @@ of the new shared state (`receive`) waits until the clients' next turn.
 from __future__ import annotations
 
 import dataclasses
-import os
 import shutil
 import tempfile
 import weakref
@@ -108,8 +107,7 @@ class Streamed(Engine):
         self._order = sorted(range(len(self._chunks)), key=lambda i: -self._rows(self._chunks[i]))
         # On CPUs chunks run side by side, each on a core of its own: its arrays stay in that core's cache. One more than
         # cores, so that the next is ready when one is done.
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        workers = min(cores + 1, len(self._chunks)) if memory.on_cpu() else 1
+        workers = min(memory.cores() + 1, len(self._chunks)) if memory.on_cpu() else 1
         self._pool = ThreadPoolExecutor(workers) if workers > 1 else None
 
     def _cut(self, key: jax.Array) -> Iterator[Chunk]:
