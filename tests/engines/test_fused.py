@@ -148,7 +148,16 @@ def test_it_can_be_lowered_for_a_gpu(name: str, monkeypatch: pytest.MonkeyPatch)
         )  # fmt: skip
 
     traced = jax.jit(turn).trace(engine.shared, engine._kept.get(0, chunk))
-    assert "triton" in traced.lower(lowering_platforms=("cuda",)).as_text()
+    with fused.quietly():
+        assert "triton" in traced.lower(lowering_platforms=("cuda",)).as_text()
+
+
+def test_without_this_kind_of_kernel_everything_is_left_to_xla(monkeypatch: pytest.MonkeyPatch):
+    problem = make()
+    algorithm, _ = complete(problem, A.ACD(), None)
+    assert recipe(algorithm, problem) is not None
+    monkeypatch.setattr(fused, "triton", None)
+    assert recipe(algorithm, problem) is None
 
 
 def test_a_loop_written_out_is_the_same_loop():

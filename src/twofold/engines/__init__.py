@@ -8,6 +8,7 @@ from twofold.algorithms.base import Algorithm
 from twofold.engines import memory
 from twofold.engines.base import Engine
 from twofold.engines.fused import recipe
+from twofold.engines.grouped import Grouped
 from twofold.engines.messages import Messages
 from twofold.engines.sharded import Sharded
 from twofold.engines.simulate import Simulate
@@ -30,7 +31,7 @@ def choose(
     `simulate` becomes `streamed` where not everyone fits at once. On CPUs it also does so where one client has much to do
     between two rounds, or all of them together need more than a cache holds: work is then better done by one core for a few
     clients in its own cache, and then for the next, than for all in lock step. On GPUs it does so where an iteration of a
-    client can be one kernel.
+    client can be one kernel. Many seeds are spread over the cores.
     """
     asked = chunk is not None or state is not None
     if chunk is not None and (int(chunk) != chunk or chunk < 1):
@@ -42,6 +43,10 @@ def choose(
     if name == "simulate" and not asked:
         need = memory.need(algorithm, problem)
         if memory.fits(need, seeds):
+            most = min(memory.cores(), seeds // 2) if memory.on_cpu() else 1
+            groups = max((n for n in range(1, most + 1) if seeds % n == 0), default=1)
+            if groups > 1:
+                return Grouped, {"groups": groups}
             if seeds > 1 or not (memory.on_cpu() or recipe(algorithm, problem)):
                 return Simulate, {}
             if not memory.on_cpu():

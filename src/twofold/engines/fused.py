@@ -11,14 +11,15 @@ objective is written twice.
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton
 
 from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm
@@ -28,10 +29,24 @@ from twofold.losses import Linear
 from twofold.problem import Oracle, Problem, Sample
 from twofold.tree import Pytree
 
+try:
+    pl: Any = import_module("jax.experimental.pallas")
+    triton: Any = import_module("jax.experimental.pallas.triton")
+except ImportError:  # JAX 0.11 calls this backend deprecated; without it everything is left to XLA
+    pl = triton = None
+
 MOST_CALLS, MOST_ROWS = 8, 64
 """Gradients of an iteration, and rows of one gradient, up to which a kernel is built; what is longer is left to XLA."""
 LANES = 16
 """The least size of a side of a product on tensor cores; classes are padded to it, in registers only."""
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without JAX's warning that this kind of kernel will go: there is nothing that the user could do about it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*Triton backend is deprecated", category=DeprecationWarning)
+        yield
 
 
 class Unsupported(Exception):  # noqa: N818  (not an error: XLA takes over)
@@ -122,6 +137,8 @@ def _recipe(algorithm: Algorithm, problem: Problem) -> Recipe:
     loss = getattr(objective, "loss", None)
     if not (objective.whole and objective.convex and isinstance(loss, Linear) and loss.link.outputs) or loss.intercept:
         raise Unsupported("another model")
+    if triton is None:
+        raise Unsupported("a JAX without this kind of kernel")
     if type(algorithm).receive is not Algorithm.receive or jnp.result_type(float) != jnp.float32:
         raise Unsupported("another kind of run")
     w, beta = (
@@ -165,7 +182,7 @@ def _recipe(algorithm: Algorithm, problem: Problem) -> Recipe:
 
 def silent_plan(plan: Any, number: Callable[[Any], Any]) -> Any:
     """A plan without coins that fell; what is not a coin is what `number` makes of it."""
-    return jax.tree.map(lambda leaf: False if leaf.dtype == bool else number(leaf), plan)
+    return jax.tree.map(lambda leaf: np.False_ if leaf.dtype == bool else number(leaf), plan)
 
 
 class _Drawing(Oracle):
@@ -519,4 +536,4 @@ def _not_coins(plans: Any) -> list:
 
 def _with_coins(plans: Any, numbers: list) -> Any:
     given: Iterator = iter(numbers)
-    return jax.tree.map(lambda leaf: False if leaf.dtype == bool else next(given).astype(leaf.dtype), plans)
+    return jax.tree.map(lambda leaf: np.False_ if leaf.dtype == bool else next(given).astype(leaf.dtype), plans)

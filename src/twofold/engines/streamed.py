@@ -14,6 +14,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial, reduce
 from itertools import pairwise
 from pathlib import Path
@@ -28,7 +29,7 @@ from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm
 from twofold.engines import memory
 from twofold.engines.base import Engine, Snapshots
-from twofold.engines.fused import Recipe, clients, recipe
+from twofold.engines.fused import Recipe, clients, quietly, recipe
 from twofold.engines.schedule import Schedule
 from twofold.engines.simulate import State, client_streams, first_state, report
 from twofold.losses import Linear
@@ -135,6 +136,10 @@ class Streamed(Engine):
 
     def advance(self, k: int, count: int, slots: np.ndarray) -> None:
         """Iterations k … k+count−1, in stretches that end with a round of communication."""
+        with quietly() if self.recipe is not None else nullcontext():
+            self._advance(k, count)
+
+    def _advance(self, k: int, count: int) -> None:
         if self.recipe is not None and self.recipe.speaks and len(self._chunks) == 1:
             one, when = self._chunks[0], (jnp.int32(k), jnp.int32(k + count))
             self.shared, private = _rounds(
