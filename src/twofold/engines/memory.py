@@ -155,7 +155,7 @@ def choose(found: Need, chunk: int | None, state: str) -> int:
     # Large chunks gain nothing, and leave nothing to others.
     enough = max(CHUNK // max(found.working, 1) if on_cpu() else max(found.clients // 8, 64), 1)
     if on_cpu() and enough < found.clients:  # as many chunks for every core
-        turns = -(-found.clients // (enough * cores()))
+        turns = max(round(found.clients / (enough * cores())), 1)
         enough = -(-found.clients // (turns * cores()))
     return min(most, enough, found.clients)
 

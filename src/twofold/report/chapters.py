@@ -117,11 +117,11 @@ CHAPTERS: tuple[Chapter, ...] = (
     ),
     Chapter(
         "slips",
-        "Slips put back",
+        "As run",
         "The published image runs with their slips put back",
         "Do the slips explain why the published curves on images are not ours?",
         "MNIST. With the slips: LSGD’s step on w divided by M once more, ASVRCD’s full gradient 50 times too small, devices "
-        "that share images.",
+        "that share images. As published: the same settings with the slips mended.",
         part="beyond",
     ),
 )
@@ -194,7 +194,7 @@ AXES: dict[str, tuple[str, str]] = {  # key of a series: the axis' title, and th
     "gradients_beta": ("gradients ∇_β of single rows, per client", "∇_β"),
     "condition": ("√(L^w/μ)", "√(L^w/μ)"),
 }
-VARIANTS = ("as published", "by theory")
+VARIANTS = ("with the slips", "as published", "by theory")
 
 
 def title(field: str, value: Any, chapter: Chapter | None = None, dataset: Any = None) -> str:
