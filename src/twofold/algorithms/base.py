@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 
+from twofold.algorithms.oracle import GradientOracle
 from twofold.randomness import Key
 from twofold.theory.constants import Constants
 from twofold.tree import Pytree
@@ -41,43 +42,6 @@ class Setting(NamedTuple):
     heaviest: float  # the largest client weight, 1/M when all are equal
     lam: Any  # of the mixture, the only objective that some baselines solve
     loss: Any  # its LossConstants, likewise
-
-
-class GradientOracle(Protocol):
-    """One client's gradients in the scaled space; see `twofold.problem.Oracle`."""
-
-    count: Any
-    weight: Any
-    scale: Any
-    capacity: int
-
-    def sample(self, key: Key, size: int | None) -> Any:
-        """Some rows, or None for all."""
-        ...
-
-    def order(self, key: Key) -> jax.Array:
-        """A reshuffling of the rows."""
-        ...
-
-    def slice(self, order: jax.Array, start: Any, size: int) -> Any:
-        """A batch of a reshuffling."""
-        ...
-
-    def gradient_w(self, w: Pytree, beta: Pytree, sample: Any = None) -> Pytree:
-        """∇_w f_m."""
-        ...
-
-    def gradient_beta(self, w: Pytree, beta: Pytree, sample: Any = None) -> Pytree:
-        """p_m ∇_β f_m."""
-        ...
-
-    def gradients(self, w: Pytree, beta: Pytree, sample: Any = None) -> tuple[Pytree, Pytree]:
-        """Both."""
-        ...
-
-    def row_gradients_beta(self, w: Pytree, beta: Pytree, sample: Any = None) -> Pytree:
-        """p_m ∇_β f_{m,j}, row by row."""
-        ...
 
 
 class Algorithm:
