@@ -6,21 +6,16 @@ nothing to do with each other, so each core may as well have its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
-import jax
 import numpy as np
 
 from twofold import metrics as measure
 from twofold.algorithms.base import Algorithm
-from twofold.engines.base import Engine, Snapshots
+from twofold.engines.base import Engine, Snapshots, Threads
 from twofold.engines.simulate import Simulate
 from twofold.problem import Problem
 from twofold.tree import Pytree
-
-T = TypeVar("T")
 
 
 class Grouped(Engine):
@@ -35,19 +30,11 @@ class Grouped(Engine):
         cuts = range(0, len(seeds), self._size)
         self._groups = [Simulate(algorithm, problem, seeds[i : i + self._size], start, slots) for i in cuts]
         self.algorithm, self.program = self._groups[0].algorithm, self._groups[0].program
-        self._wide = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
-        self._pool = ThreadPoolExecutor(groups)
-
-    def _each(self, work: Callable[[int, Simulate], T]) -> list[T]:
-        def here(number: int) -> T:
-            with jax.enable_x64(self._wide):  # which every thread has to be told anew
-                return jax.block_until_ready(work(number, self._groups[number]))
-
-        return list(self._pool.map(here, range(len(self._groups))))
+        self._threads = Threads(groups)
 
     def advance(self, k: int, count: int, slots: np.ndarray) -> list[Snapshots]:
         """See `Simulate.advance`."""
-        return self._each(lambda _, group: group.advance(k, count, slots))
+        return self._threads.map(lambda group: group.advance(k, count, slots), self._groups)
 
     def wait(self) -> None:
         """See `Engine.wait`."""
@@ -71,12 +58,10 @@ class Grouped(Engine):
         number, place = np.divmod(row, self._size)
         mine = [np.flatnonzero(number == g) for g in range(len(self._groups))]
 
-        def some(g: int, group: Simulate) -> Any:
-            if not len(mine[g]):
-                return None
-            return group.measure(metrics, snapshots[g], slot[mine[g]] * self._size + place[mine[g]])
+        def some(g: int) -> Any:
+            return self._groups[g].measure(metrics, snapshots[g], slot[mine[g]] * self._size + place[mine[g]])
 
-        found = [part for part in self._each(some) if part is not None]
+        found = self._threads.map(some, [g for g in range(len(mine)) if len(mine[g])])
         order = np.argsort(np.concatenate(mine), kind="stable")
         values = {name: np.concatenate([part[name] for part, _ in found])[order] for name in metrics}
         return values, np.concatenate([sizes for _, sizes in found])[order]

@@ -13,7 +13,6 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial, reduce
 from itertools import pairwise
@@ -28,7 +27,7 @@ from twofold import metrics as measure
 from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm
 from twofold.engines import memory
-from twofold.engines.base import Engine, Snapshots
+from twofold.engines.base import Engine, Snapshots, Threads
 from twofold.engines.fused import Recipe, clients, quietly, recipe
 from twofold.engines.schedule import Schedule
 from twofold.engines.simulate import State, client_streams, first_state, report
@@ -104,12 +103,11 @@ class Streamed(Engine):
             self.shared, (private,) = first_state(self.algorithm, self._program(one, turned=True), *at)
             self._kept.put(i, one, private)
         self._waiting = -1  # the iteration whose `receive` is still to come
-        self._wide = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
         self._order = sorted(range(len(self._chunks)), key=lambda i: -self._rows(self._chunks[i]))
         # On CPUs chunks run side by side, each on a core of its own: its arrays stay in that core's cache. One more than
         # cores, so that the next is ready when one is done.
         workers = min(memory.cores() + 1, len(self._chunks)) if memory.on_cpu() else 1
-        self._pool = ThreadPoolExecutor(workers) if workers > 1 else None
+        self._threads = Threads(workers) if workers > 1 else None
 
     def _cut(self, key: jax.Array) -> Iterator[Chunk]:
         """Every bucket in pieces of nearly equal size, so that there are few shapes to compile for."""
@@ -168,24 +166,20 @@ class Streamed(Engine):
         quiet = self.recipe is not None and alone and not self._speaks(end - 1)
 
         def turn(i: int) -> tuple[Any, Any]:
-            with jax.enable_x64(self._wide):  # which every thread has to be told anew
-                return in_turn(i)
-
-        def in_turn(i: int) -> tuple[Any, Any]:
             one = self._chunks[i]
             private, shared, part = _turn(
                 self.algorithm, self._program(one, turned=True), self.shared, self._kept.get(i, one),
                 (self._common, one.streams), when, alone=alone, quiet=quiet, how=self.recipe,
             )  # fmt: skip
-            if self._pool is not None:  # a thread that goes on would only queue up more behind it
+            if self._threads is not None:  # a thread that goes on would only queue up more behind it
                 jax.block_until_ready((private, part))
             self._kept.put(i, one, private)
             return shared, part
 
-        if self._pool is None:
+        if self._threads is None:
             turns = [turn(i) for i in range(len(self._chunks))]
         else:  # the longest first, so that nobody waits for them at the end
-            found = dict(zip(self._order, self._pool.map(turn, self._order), strict=True))
+            found = dict(zip(self._order, self._threads.map(turn, self._order), strict=True))
             turns = [found[i] for i in range(len(self._chunks))]
         mean = reduce(partial(jax.tree.map, jnp.add), (part for _, part in turns))
         self.shared = _finish(self.algorithm, self._common, jnp.int32(end - 1), turns[0][0], mean)
