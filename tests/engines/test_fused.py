@@ -47,10 +47,12 @@ def _in_float32() -> Iterator[None]:
         yield
 
 
-def make(objective: str = "mixture", counts: tuple[int, ...] = (20, 17, 5), **loss: Any) -> tw.Problem:
+def make(
+    objective: str = "mixture", counts: tuple[int, ...] = (20, 17, 5), features: int = FEATURES, **loss: Any
+) -> tw.Problem:
     """Clients of several sizes, padded to one."""
     random = np.random.default_rng(3)
-    pairs = [(random.normal(size=(n, FEATURES)).astype(np.float32) / 4, random.integers(0, CLASSES, n)) for n in counts]
+    pairs = [(random.normal(size=(n, features)).astype(np.float32) / 4, random.integers(0, CLASSES, n)) for n in counts]
     made = OBJECTIVES[objective](tw.losses.softmax(CLASSES, l2=0.01, **loss))
     return tw.Problem(made, tw.Clients.from_list(pairs), buckets=[list(range(len(counts)))])
 
@@ -86,11 +88,14 @@ def test_the_same_iterates_for_every_objective(objective: str):
     near(run(problem, algorithm, True), run(problem, algorithm, False))
 
 
-def test_more_features_than_a_tile_holds(monkeypatch: pytest.MonkeyPatch):
-    problem = make()
-    algorithm, _ = complete(problem, A.LSGD(tau=2, batch=2), None)
+# One walk before the last, and two: the last one goes either way.
+@pytest.mark.parametrize("name", ["acd", "lsgd, batches"])
+@pytest.mark.parametrize("features", [21, 40, 48], ids=["one and a part", "two and a part", "three"])
+def test_more_features_than_a_tile_holds(name: str, features: int, monkeypatch: pytest.MonkeyPatch):
+    problem = make(features=features)
+    algorithm, _ = complete(problem, METHODS[name], None)
     expected = run(problem, algorithm, False)
-    monkeypatch.setattr(fused, "_size", lambda how, features: fused._Size(16, 4, 1))  # 21 features are two tiles
+    monkeypatch.setattr(fused, "_size", lambda how, features: fused._Size(16, 4, 1))
     jax.clear_caches()
     near(run(problem, algorithm, True), expected)
     jax.clear_caches()
@@ -147,8 +152,9 @@ def test_it_can_be_lowered_for_a_gpu(name: str, monkeypatch: pytest.MonkeyPatch)
             (jnp.int32(-1), jnp.int32(0), jnp.int32(9)), alone=alone, quiet=alone, how=engine.recipe,
         )  # fmt: skip
 
-    traced = jax.jit(turn).trace(engine.shared, engine._kept.get(0, chunk))
-    with fused.quietly():
+    card = jax.sharding.AbstractDevice("NVIDIA H200", None, "gpu")  # JAX 0.11 wants to know for which
+    with fused.quietly(), jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=card)):
+        traced = jax.jit(turn).trace(engine.shared, engine._kept.get(0, chunk))
         assert "triton" in traced.lower(lowering_platforms=("cuda",)).as_text()
 
 

@@ -217,12 +217,12 @@ class _Rows(NamedTuple):
     x: jax.Array
 
     def score(self, params: jax.Array) -> jax.Array:
-        """This tile's share of x·W, for W of (classes, tile)."""
-        return jnp.sum(params * self.x[None], axis=1) if self.x.ndim == 1 else jnp.dot(self.x, params.T)
+        """This tile's share of x·W for W of (classes, tile): (classes,) for one row, (classes, rows) for several."""
+        return jnp.sum(params * self.x[None], axis=1) if self.x.ndim == 1 else jnp.dot(params, self.x.T)
 
     def gradient(self, residual: jax.Array) -> jax.Array:
         """This tile of xᵀ·(weighted slopes), as (classes, tile)."""
-        return residual[:, None] * self.x[None] if self.x.ndim == 1 else jnp.dot(residual.T, self.x)
+        return residual[:, None] * self.x[None] if self.x.ndim == 1 else jnp.dot(residual, self.x)
 
 
 class _Heard:
@@ -304,8 +304,21 @@ class _Size(NamedTuple):
 def _size(how: Recipe, features: int) -> _Size:
     if any(call.draw is None or how.draws[call.draw] != 1 for call in how.calls):
         return _Size(min(128, _power(features, LANES)), 4, 2)  # products: small tiles, loaded ahead
-    # One row a gradient: as much of a client as registers hold, so that the second walk finds it in the cache.
-    return _Size(min(1024 if how.levels == 1 else 128, _power(features, LANES)), 8 if how.levels == 1 else 4, 1)
+    # One row a gradient: enough of a client at a time to keep the memory busy, little enough for many clients at work.
+    return _Size(min(256 if how.levels == 1 else 128, _power(features, LANES)), 4, 1)
+
+
+class _Tile(NamedTuple):
+    """Some features, from the first on; the last tile may reach beyond the end."""
+
+    first: Any
+    width: int
+    whole: bool
+
+    @property
+    def features(self) -> jax.Array:
+        """Their numbers."""
+        return self.first + jnp.arange(self.width)
 
 
 def _power(least: int, lowest: int = 1) -> int:
@@ -363,20 +376,37 @@ class _Client:
         self.classes = jnp.arange(job.lanes)
         jax.lax.fori_loop(0, refs[0][0], self.iteration, self.zero)
 
-    def features(self, t: Any) -> jax.Array:
-        """The numbers of a tile's features."""
-        return t * self.job.size.tile + jnp.arange(self.job.size.tile)
+    def over(self, level: int, body: Callable[[_Tile, Any], Any], carry: Any) -> Any:
+        """A walk over all tiles. Every other one goes backwards: it begins with what the last one has left in the cache."""
+        tile = self.job.size.tile
+        many, left = divmod(self.job.features, tile)
 
-    def columns(self, t: Any) -> Any:
-        """The same as a slice."""
-        return pl.ds(self.zero + t * self.job.size.tile, self.job.size.tile)
+        def the_rest(carry: Any) -> Any:
+            width = _power(left, LANES)
+            return body(_Tile(many * tile, width, width == left), carry) if left else carry
 
-    def tile(self, ref: Any, t: Any, *lead: Any) -> tuple[Any, jax.Array]:
+        if level % 2 == 0:
+            carry = jax.lax.fori_loop(0, many, lambda t, carry: body(_Tile(t * tile, tile, True), carry), carry)
+            return the_rest(carry)
+        return jax.lax.fori_loop(
+            0, many, lambda t, carry: body(_Tile((many - 1 - t) * tile, tile, True), carry), the_rest(carry)
+        )
+
+    def columns(self, t: _Tile) -> Any:
+        """A tile's features as a slice."""
+        return pl.ds(self.zero + t.first, t.width)
+
+    def inside(self, t: _Tile, rows: jax.Array) -> jax.Array:
+        """Which places are real, given which rows are: (rows, features)."""
+        inside = jnp.broadcast_to(rows[:, None], (len(rows), t.width))
+        return inside if t.whole else inside & (t.features < self.job.features)[None]
+
+    def tile(self, ref: Any, t: _Tile, *lead: Any) -> tuple[Any, jax.Array]:
         """Where a tile of parameters is, and which of its places are real."""
-        real = (self.classes < self.job.classes)[:, None] & (self.features(t) < self.job.features)[None]
+        real = self.inside(t, self.classes < self.job.classes)
         return ref.at[(*lead, pl.ds(self.zero, self.job.lanes), self.columns(t))], real
 
-    def load(self, ref: Any, t: Any, *lead: Any) -> jax.Array:
+    def load(self, ref: Any, t: _Tile, *lead: Any) -> jax.Array:
         """A tile of parameters."""
         place, real = self.tile(ref, t, *lead)
         return triton.load(place, mask=real, other=0.0)
@@ -393,17 +423,18 @@ class _Client:
         index = triton.load(self.index.at[i, self.zero + first + rows], mask=rows < n, other=0)
         return index, jnp.where(rows < n, 1.0 / n, 0.0)
 
-    def rows(self, draw: int | None, i: Any, t: Any) -> _Rows:
+    def rows(self, draw: int | None, i: Any, t: _Tile) -> _Rows:
         """A tile of a sample's rows."""
-        index, features = self.places(draw, i)[0], self.features(t)
-        inside = features < self.job.features
+        index = self.places(draw, i)[0]
         if index.ndim == 0:
-            return _Rows(triton.load(self.x.at[index, self.columns(t)], mask=inside, other=0.0))
+            found = triton.load(self.x.at[index, self.columns(t)], mask=t.features < self.job.features, other=0.0)
+            return _Rows(found.astype(jnp.float32))
         if draw is None:
             block = self.x.at[pl.ds(self.zero, len(index)), self.columns(t)]
         else:
-            block = self.x.at[index[:, None], jnp.broadcast_to(features[None], (len(index), len(features)))]
-        return _Rows(triton.load(block, mask=(index < self.job.capacity)[:, None] & inside[None], other=0.0))
+            block = self.x.at[index[:, None], jnp.broadcast_to(t.features[None], (len(index), t.width))]
+        found = triton.load(block, mask=self.inside(t, index < self.job.capacity), other=0.0)
+        return _Rows(found.astype(jnp.float32))
 
     def slopes(self, draw: int | None, i: Any, scores: list[jax.Array]) -> list[jax.Array]:
         """The weighted derivative of the link at each row's scores."""
@@ -412,12 +443,12 @@ class _Client:
         y = self.y[index] if single else triton.load(self.y.at[index], mask=index < self.job.capacity, other=0)
         found = []
         for score in scores:
-            real = jnp.where((self.classes < self.job.classes)[None], score[None] if single else score, -1e30)
+            real = jnp.where((self.classes < self.job.classes)[None], score[None] if single else score.T, -1e30)
             slope = link.slope(real, y[None] if single else y)
-            found.append(jnp.sum(slope, axis=0) if single else weights[:, None] * slope)
+            found.append(jnp.sum(slope, axis=0) if single else (weights[:, None] * slope).T)
         return found
 
-    def walk(self, i: Any, t: Any, level: int, known: tuple) -> tuple[_Replay, Any, Any]:
+    def walk(self, i: Any, t: _Tile, level: int, known: tuple) -> tuple[_Replay, Any, Any]:
         """The algorithm's own client step on one tile."""
         job = self.job
         algorithm, told, scale, said = job.numbers.read(lambda j: self.numbers[i, j])
@@ -432,20 +463,20 @@ class _Client:
     def iteration(self, i: Any, carry: Any) -> Any:
         """The walks that hear, and the one that finishes."""
         how, job = self.job.how, self.job
-        tiles, known = -(-job.features // job.size.tile), (None,) * len(how.calls)
+        known: tuple = (None,) * len(how.calls)
         for level in range(how.levels):
             asked = [number for number, call in enumerate(how.calls) if call.level == level]
-            shapes = [(*self.places(how.calls[number].draw, i)[0].shape, job.lanes) for number in asked]
+            shapes = [(job.lanes, *self.places(how.calls[number].draw, i)[0].shape) for number in asked]
             nothing = [[jnp.zeros(shape, jnp.float32) for _ in range(how.losses)] for shape in shapes]
 
-            def hear(t: Any, total: list, level: int = level, known: tuple = known) -> list:
+            def hear(t: _Tile, total: list, level: int = level, known: tuple = known) -> list:
                 return jax.tree.map(jnp.add, total, self.walk(i, t, level, known)[0].heard)
 
-            total = jax.lax.fori_loop(0, tiles, hear, nothing)
+            total = self.over(level, hear, nothing)
             now = {number: self.slopes(how.calls[number].draw, i, s) for number, s in zip(asked, total, strict=True)}
             known = tuple(now.get(number, before) for number, before in enumerate(known))
 
-        def finish(t: Any, carry: Any) -> Any:
+        def finish(t: _Tile, carry: Any) -> Any:
             _, moved, message = self.walk(i, t, how.levels, known)
             spoken = jax.tree.leaves(message) if how.speaks else []
             for ref, leaf in zip(self.results, [*jax.tree.leaves(moved), *spoken], strict=True):
@@ -453,7 +484,7 @@ class _Client:
                 triton.store(place, leaf, mask=real)
             return carry
 
-        jax.lax.fori_loop(0, tiles, finish, self.zero)
+        self.over(how.levels, finish, self.zero)
         if job.on_gpu:
             triton.debug_barrier()  # the next iteration reads what other threads have written
         return carry
