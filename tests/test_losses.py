@@ -445,3 +445,53 @@ def test_custom_predicts_only_with_a_predictor():
         losses.custom(own("squared"), np.zeros(2)).predict(np.ones(2), x)
     able = losses.custom(own("squared"), np.zeros(2), predict=lambda p, x: 2 * x @ p)
     assert_array_equal(able.predict(np.array([1.0, 2.0]), x), [2.0, 4.0])
+
+
+# --- the same sums, in the order that is fast -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 15), (20, 15), (losses.FEW, losses.FEW), (losses.FEW + 1, 3)])
+def test_a_small_product_is_a_product_with_all_its_derivatives(shape: tuple[int, int]):
+    random = np.random.default_rng(5)
+    x, dx = random.normal(size=(2, 3, *shape)) / shape[1] ** 0.5  # of three clients at once
+    w, dw = random.normal(size=(2, 3, shape[1]))
+    t = random.normal(size=(3, shape[0]))
+
+    def through(product):
+        def curved(x, w, t):  # not linear, so that its second derivatives are something
+            return jnp.sum(t * jnp.tanh(product(x, w)))
+
+        first = jax.grad(curved, argnums=(0, 1))
+        second = jax.jvp(lambda x, w: first(x, w, t), (x, w), (dx, dw))[1]
+        backwards = jax.grad(lambda w: jnp.sum(first(x, w, t)[1] ** 2))(w)
+        return product(x, w), first(x, w, t), jax.jvp(product, (x, w), (dx, dw)), second, backwards
+
+    jax.tree.map(
+        lambda a, b: assert_allclose(a, b, rtol=1e-11, atol=1e-12),
+        through(jax.vmap(losses._product)),
+        through(lambda x, w: jnp.einsum("mrd,md->mr", x, w)),
+    )
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_weights_the_other_way_round_give_the_same_loss(intercept: bool):
+    random = np.random.default_rng(6)
+    loss = tw.losses.softmax(3, l2=0.2, intercept=intercept)
+    rows = Rows(random.normal(size=(7, 5)), random.integers(0, 3, 7), jnp.full(7, 1 / 7))
+    weight, bias = random.normal(size=(5, 3)), random.normal(size=3)
+    params = {"weight": weight, "bias": bias} if intercept else weight
+    turned = {"weight": weight.T, "bias": bias} if intercept else weight.T
+    other = losses.Linear(loss.link, loss.l2, intercept, turned=True)
+    assert_allclose(other.score(turned, rows.x), loss.score(params, rows.x), rtol=1e-12)
+    assert_array_equal(other.predict(turned, rows.x), loss.predict(params, rows.x))
+    assert_allclose(other.value(turned, rows), loss.value(params, rows), rtol=1e-12)
+    expected, found = jax.grad(loss.value)(params, rows), jax.grad(other.value)(turned, rows)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert_allclose(a.T, b, rtol=1e-11, atol=1e-13)
+
+
+def test_scores_far_from_zero_lose_nothing():
+    score = jnp.array([[1e4, -1e4, 0.0], [-1e5, -1e5, -1e5]])
+    loss = tw.losses.softmax(3).link.loss
+    assert_allclose(loss(score, jnp.array([1, 2])), [2e4, np.log(3)], rtol=1e-12)
+    assert_allclose(jax.grad(lambda s: jnp.sum(loss(s, jnp.array([1, 2]))))(score), [[1, -1, 0], [1 / 3, 1 / 3, -2 / 3]])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial, reduce
 from numbers import Real
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_derivatives import SymbolicZero
 
 from twofold import tree
 from twofold.clients import Clients
@@ -57,7 +59,7 @@ class Link(NamedTuple):
     """How a linear score becomes a loss: ℓ(score, y) with second derivative at most `curvature`."""
 
     name: str
-    loss: Callable[[jax.Array, jax.Array], jax.Array]  # one value per row
+    loss: Callable[..., jax.Array]  # of scores and targets: one value per row; classes along axis 1, or as it is told
     curvature: float
     outputs: int | None  # None: one score per row
     labels: int | None  # number of classes, None for real targets
@@ -91,9 +93,9 @@ def _logistic_slope(score: jax.Array, y: jax.Array) -> jax.Array:
     return jax.lax.logistic(score) - y
 
 
-def _mine(score: jax.Array, y: jax.Array) -> jax.Array:
+def _mine(score: jax.Array, y: jax.Array, axis: int = 1) -> jax.Array:
     # A comparison, not an index: the gradient of the latter is a scatter, which costs more than the rest of this loss.
-    return jnp.arange(score.shape[1])[None] == y[:, None]
+    return jnp.expand_dims(jnp.arange(score.shape[axis]), 1 - axis) == jnp.expand_dims(y, axis)
 
 
 def _softmax_slope(score: jax.Array, y: jax.Array) -> jax.Array:
@@ -101,9 +103,12 @@ def _softmax_slope(score: jax.Array, y: jax.Array) -> jax.Array:
     return share / jnp.sum(share, axis=1)[:, None] - _mine(score, y).astype(score.dtype)
 
 
-def _softmax(score: jax.Array, y: jax.Array) -> jax.Array:
-    mine = _mine(score, y)
-    return jax.nn.logsumexp(score, axis=1) - jnp.sum(jnp.where(mine, score, 0), axis=1)
+def _softmax(score: jax.Array, y: jax.Array, axis: int = 1) -> jax.Array:
+    # log Σ e^s is the same whatever is taken out of the sum, so the largest score is a number like any other here, without
+    # a derivative. jax.nn.logsumexp also has an answer for infinite scores, which costs as much again as the rest.
+    largest = jax.lax.stop_gradient(jnp.max(score, axis=axis))
+    total = jnp.sum(jnp.exp(score - jnp.expand_dims(largest, axis)), axis=axis)
+    return largest + jnp.log(total) - jnp.sum(jnp.where(_mine(score, y, axis), score, 0), axis=axis)
 
 
 def _squared(score: jax.Array, y: jax.Array) -> jax.Array:
@@ -120,6 +125,38 @@ def _largest(score: jax.Array) -> jax.Array:
 
 def _same(score: jax.Array) -> jax.Array:
     return score
+
+
+FEW = 32
+"""Rows and features up to which a product is written out."""
+
+
+def _product(x: jax.Array, weight: jax.Array) -> jax.Array:
+    """x·W; a few rows of a few features times a vector are written out, term by term, and so is the gradient.
+
+    Such a product of many clients or seeds at once is one small call after the other in XLA's CPU code, whereas sums of
+    products of whole columns (in the gradient: of whole rows) fuse with what is around them.
+    """
+    few = weight.ndim == 1 and 0 < min(x.shape) and max(x.shape) <= FEW and jax.default_backend() == "cpu"
+    return _written_out(x, weight) if few else x @ weight
+
+
+@jax.custom_jvp
+def _written_out(x: jax.Array, weight: jax.Array) -> jax.Array:
+    columns = x.T
+    return reduce(jnp.add, [columns[j] * weight[j] for j in range(len(weight))])
+
+
+@partial(_written_out.defjvp, symbolic_zeros=True)
+def _(primals: tuple, tangents: tuple) -> tuple:
+    (x, weight), (dx, dweight) = primals, tangents
+    terms = []
+    if not isinstance(dweight, SymbolicZero):
+        # Row by row, because of how it is transposed: the gradient becomes a sum of rows, each times its slope.
+        terms.append(jnp.stack([jnp.sum(row * dweight) for row in x]))
+    if not isinstance(dx, SymbolicZero):
+        terms.append(_written_out(dx, weight))
+    return _written_out(x, weight), reduce(jnp.add, terms)
 
 
 @record
@@ -164,9 +201,15 @@ class Linear:
 
     def score(self, params: Pytree, x: jax.Array) -> jax.Array:
         """x·W + b, one score (or one per class) a row."""
-        weight = params["weight"] if self.intercept else params
-        product = jax.lax.dot_general(x, weight, (((1,), (1,)), ((), ()))) if self.turned else x @ weight
+        if self.turned:
+            return self._by_class(params, x).T
+        product = _product(x, params["weight"] if self.intercept else params)
         return product + params["bias"][None] if self.intercept else product
+
+    def _by_class(self, params: Pytree, x: jax.Array) -> jax.Array:
+        """The scores as (classes, rows): then the gradient, slopes·x, is a product that needs nothing transposed."""
+        product = (params["weight"] if self.intercept else params) @ x.T
+        return product + params["bias"][:, None] if self.intercept else product
 
     def ridge(self, params: Pytree) -> jax.Array:
         """(l2/2)‖params‖²."""
@@ -174,7 +217,11 @@ class Linear:
 
     def value(self, params: Pytree, rows: Rows) -> jax.Array:
         """The mean loss over the rows plus the ridge."""
-        return rows.mean(self.link.loss(self.score(params, rows.x), rows.y)) + self.ridge(params)
+        if self.turned:
+            loss = self.link.loss(self._by_class(params, rows.x), rows.y, axis=0)
+        else:
+            loss = self.link.loss(self.score(params, rows.x), rows.y)
+        return rows.mean(loss) + self.ridge(params)
 
     def predict(self, params: Pytree, x: jax.Array) -> jax.Array:
         """The class (or the real value) that the parameters give each row."""
