@@ -420,7 +420,7 @@ def theory(
     from twofold.objectives.two_stage import TwoStage
     from twofold.problem import Problem
 
-    objective, clients = built.problem.objective, built.train
+    objective, clients = built.problem.objective, built.problem.clients
     _print(
         f"{settings.name}: {objective.name}, {objective.equation}, by {settings.kinds['algorithm']}", built.provenance
     )

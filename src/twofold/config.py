@@ -255,6 +255,7 @@ class Run(Table):
         None, description="where clients who wait keep their private state"
     )
     x64: bool | None = Field(None, description="compute in float64; JAX's default, float32, if not given")
+    rows: Literal["bfloat16"] | None = Field(None, description="keep features rounded, in two bytes each")
 
 
 class Output(Table):
@@ -423,7 +424,7 @@ class Config:
         loss = _loss(self, train, test)
         objective = _objective(self, loss)
         try:
-            problem = Problem(objective, train, rescale=self.tables["objective"].rescale)
+            problem = Problem(objective, train, rescale=self.tables["objective"].rescale, rows=self.tables["run"].rows)
         except ValueError as mistake:
             raise ConfigError([f'loss.name = "{self.kinds["loss"]}" does not fit: {mistake}.'], self.name) from mistake
         return Built(problem, _algorithm(self), train, test, provenance)

@@ -16,7 +16,6 @@ from twofold import tree
 from twofold.algorithms import Algorithm
 from twofold.clients import Clients, Name
 from twofold.curvature import real_weight
-from twofold.losses import Rows
 from twofold.objectives import Objective
 from twofold.objectives.residual import Residual
 from twofold.problem import Member, Problem
@@ -157,9 +156,8 @@ def predict(problem: Problem, result: Result | tuple[Pytree, Pytree], client: Na
     problem.clients[client]  # says which clients there are if this one is not among them
     m = problem.clients.position(client) if isinstance(client, str) else range(problem.M)[client]
     member = problem.member(m)
-    train = Rows(member.x, member.y, real_weight(jax.tree.leaves(member.x)[0].shape[0], member.count))
     own = jax.tree.map(lambda leaf: leaf[m], beta)
-    return np.asarray(problem.objective.predict(w, own, train, member.own, tree.cast(x)))
+    return np.asarray(problem.objective.predict(w, own, member.rows(), member.own, tree.cast(x)))
 
 
 def _parameters(problem: Problem, result: Any) -> tuple[Pytree, Pytree]:
@@ -208,7 +206,7 @@ def _grades(
     """The mean grade of each client of a stack over its own test rows, padding left out, for every part."""
 
     def one(member: Member, beta: Pytree, x: Pytree, y: Pytree, count: Any) -> dict[str, jax.Array]:
-        train = Rows(member.x, member.y, real_weight(jax.tree.leaves(member.x)[0].shape[0], member.count))
+        train = member.rows()
         weight = real_weight(jax.tree.leaves(x)[0].shape[0], count)
 
         def values(part: str, kind: str) -> jax.Array:

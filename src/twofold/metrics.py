@@ -136,8 +136,8 @@ def evaluate(
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Every metric of the snapshots at the flat (slot, seed) positions `index`, and ‖(w, β)‖² of each."""
     rows = sum(int(np.prod(jax.tree.leaves(stack.x)[0].shape[:2])) for stack in program[2])
-    block = int(np.clip(ROWS_AT_ONCE // max(rows, 1), 1, 64))
     places = int(np.prod(jax.tree.leaves(snapshots)[0].shape[:2]))
+    block = int(np.clip(ROWS_AT_ONCE // max(rows, 1), 1, min(64, places)))
     padded = np.zeros(-(-places // block) * block, np.int32)
     padded[: len(index)] = index
     functions = (*metrics.values(), size)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from twofold import randomness, tree
-from twofold.clients import Clients
+from twofold.clients import ClientError, Clients
 from twofold.curvature import real_weight
 from twofold.losses import Rows
 from twofold.objectives.base import Objective
@@ -31,6 +32,22 @@ class Member(NamedTuple):
     own: Pytree
     share: Any  # in means over clients: its weight, or zero for a repeat that only fills up a shard
 
+    @property
+    def capacity(self) -> int:
+        """The number of one client's rows, padding included."""
+        return jax.tree.leaves(self.x)[0].shape[0]
+
+    def rows(self, sample: Sample | None = None) -> Rows:
+        """One client's rows, or a sample of them, as losses see them: in the run's precision, however they are kept.
+
+        This is the one place where features that are kept in fewer bits are widened: after a sample is taken, so that only
+        its rows are, and where XLA can make that a part of whatever reads them.
+        """
+        if sample is None:
+            return Rows(tree.cast(self.x), self.y, real_weight(self.capacity, self.count))
+        x, y = jax.tree.map(lambda leaf: leaf[sample.index], (self.x, self.y))
+        return Rows(tree.cast(x), y, sample.weight)
+
 
 class Sample(NamedTuple):
     """Some of a client's rows, with their weights in the mean."""
@@ -50,7 +67,7 @@ class Oracle:
         self._objective, self._scale, self._member = objective, scale, member
         self.count, self.weight = member.count, member.weight
         self.scale = scale
-        self.capacity = jax.tree.leaves(member.x)[0].shape[0]
+        self.capacity = member.capacity
 
     def sample(self, key: Key, size: int | None) -> Sample | None:
         """`size` rows drawn uniformly with replacement; None for all rows."""
@@ -71,7 +88,7 @@ class Oracle:
 
     def value(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> jax.Array:
         """f_m(s·w, β_m)."""
-        return self._objective.value(tree.scale(self._scale, w), beta, self._rows(sample), self._member.own)
+        return self._objective.value(tree.scale(self._scale, w), beta, self._member.rows(sample), self._member.own)
 
     def gradient_w(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> Pytree:
         """∇_w f_m(s·w, β_m)."""
@@ -92,18 +109,37 @@ class Oracle:
         alone = jnp.ones((1,))
         return jax.vmap(lambda j: self.gradient_beta(w, beta, Sample(j[None], alone)))(index)
 
-    def _rows(self, sample: Sample | None) -> Rows:
-        x, y = self._member.x, self._member.y
-        if sample is None:
-            return Rows(x, y, real_weight(self.capacity, self.count))
-        x, y = jax.tree.map(lambda leaf: leaf[sample.index], (x, y))
-        return Rows(x, y, sample.weight)
 
-
-def _now(x: Pytree) -> Pytree:
+def _now(put: Callable[[Pytree], Pytree], x: Pytree) -> Pytree:
     """x on the device, also when first asked for inside somebody's jit: what is kept must not belong to a trace."""
     with jax.ensure_compile_time_eval():
-        return tree.cast(x)
+        return put(x)
+
+
+def _in(dtype: np.dtype, x: Pytree) -> Pytree:
+    """x as NumPy arrays, with floating numbers in the given precision."""
+
+    def one(leaf: Any) -> np.ndarray:
+        array = np.asarray(leaf)
+        return array.astype(dtype, copy=False) if np.issubdtype(array.dtype, np.floating) else array
+
+    return jax.tree.map(one, x)
+
+
+def _rounded(clients: Clients, dtype: np.dtype) -> Clients:
+    """The clients with every floating feature the nearest number that `dtype` holds, in at least its old precision."""
+
+    def nearest(leaf: np.ndarray) -> np.ndarray:
+        if not np.issubdtype(leaf.dtype, np.floating):
+            return leaf
+        with np.errstate(over="ignore"):  # Clients refuse what is not finite, and say where it is
+            found = leaf.astype(dtype).astype(np.promote_types(leaf.dtype, np.float32))
+        return leaf if np.array_equal(leaf, found) else found  # pixels and counts need no second copy
+
+    try:
+        return clients.map(lambda x, y: (jax.tree.map(nearest, x), y))
+    except ClientError as mistake:
+        raise ValueError(f"The features are too large for rows={dtype.name!r}: {mistake}.") from None
 
 
 class Optimum(NamedTuple):
@@ -122,15 +158,34 @@ class Problem:
     everything that this class takes and gives is in real, unscaled w. Without a private part (traditional FL) there is
     nothing to balance and s = 1.
     `buckets` groups clients by size so that padding stays cheap; None decides by itself.
+
+    `rows="bfloat16"` keeps floating features in two bytes each, for an accelerator whose memory is what limits it. (Nothing is
+    gained on a CPU, where XLA widens them in memory before it reads them.) Targets, parameters and all arithmetic are in the
+    run's precision, and losses see features in it. Such features have 8 significant bits: whole numbers up to 256 (raw
+    pixels, counts, 0 and 1) are exact, and others are rounded by up to 1/256 of themselves. What is solved is then the
+    problem of the rounded features, which this problem's `clients` have: constants, step sizes, gaps and the optimum are all
+    its own. Rows held out are graded as they are.
     """
 
     def __init__(
-        self, objective: Objective, clients: Clients, *, rescale: bool | float = True, buckets: Any = None
+        self,
+        objective: Objective,
+        clients: Clients,
+        *,
+        rescale: bool | float = True,
+        buckets: Any = None,
+        rows: Literal["bfloat16"] | None = None,
     ) -> None:
         if not isinstance(objective, Objective):
             raise TypeError(f"Problem needs an objective of twofold.objectives, got {type(objective).__name__}.")
         if not isinstance(clients, Clients):
             raise TypeError(f"Problem needs Clients (see Clients.from_list), got {type(clients).__name__}.")
+        if rows not in (None, "bfloat16"):
+            raise ValueError(f"rows is None or 'bfloat16', got {rows!r}.")
+        self.rows: Literal["bfloat16"] | None = rows
+        self._kept = None if rows is None else np.dtype(jnp.bfloat16)  # of features; None: as all numbers
+        if self._kept is not None:
+            clients = _rounded(clients, self._kept)
         self.objective = objective.bind(clients)
         self.clients = clients
         self.rescale = rescale
@@ -152,14 +207,16 @@ class Problem:
         return None if self.scale == 1 else jnp.asarray(self.scale, jnp.result_type(float))
 
     def __repr__(self) -> str:
-        return f"Problem({self.objective.name}: {self.objective.equation}, {self.clients!r}, scale={self.scale:.4g})"
+        kept = "" if self.rows is None else f", rows={self.rows!r}"
+        solved = f"{self.objective.name}: {self.objective.equation}"
+        return f"Problem({solved}, {self.clients!r}, scale={self.scale:.4g}{kept})"
 
     # --- data ---------------------------------------------------------------------------------------------------------
 
     @cached_property
     def stacks(self) -> tuple[Member, ...]:
         """The clients' data on the device, one stack per bucket."""
-        return _now(self.host_stacks)
+        return _now(tree.arrays, self.host_stacks)
 
     @cached_property
     def host_stacks(self) -> tuple[Member, ...]:
@@ -167,20 +224,19 @@ class Problem:
         return self.stacks_as(np.dtype(jnp.result_type(float)))
 
     def stacks_as(self, dtype: np.dtype) -> tuple[Member, ...]:
-        """The padded stacks as NumPy arrays, with floating numbers in the given precision."""
+        """The padded stacks as NumPy arrays, with floating numbers in the given precision, features as they are kept."""
         return tuple(self.stack(positions, dtype) for positions in self.positions)
 
     def stack(self, positions: np.ndarray, dtype: np.dtype, rows: int | None = None) -> Member:
         """Some clients' data, padded to `rows` (default: the largest of them) on the host."""
-
-        def precise(leaf: Any) -> np.ndarray:
-            array = np.asarray(leaf)
-            return array.astype(dtype, copy=False) if np.issubdtype(array.dtype, np.floating) else array
-
         stack = self.clients.stack(positions, rows)
         mine = jax.tree.map(lambda leaf: np.asarray(leaf)[positions], self._own)
-        member = Member(stack.x, stack.y, stack.count, stack.weight, stack.position, mine, stack.weight)
-        return jax.tree.map(precise, member)
+        return self._as_kept(
+            Member(stack.x, stack.y, stack.count, stack.weight, stack.position, mine, stack.weight), dtype
+        )
+
+    def _as_kept(self, member: Member, dtype: np.dtype) -> Member:
+        return Member(_in(self._kept or dtype, member.x), *_in(dtype, tuple(member)[1:]))
 
     @cached_property
     def _own(self) -> Pytree:
@@ -190,20 +246,21 @@ class Problem:
     def abstract_member(self) -> Member:
         """The shapes of one client's data, as large as the largest of the first bucket."""
         positions, dtype = self.positions[0], np.dtype(jnp.result_type(float))
-        one = _now(self.stack(positions[:1], dtype, rows=int(self.clients.counts[positions].max())))
+        one = _now(tree.arrays, self.stack(positions[:1], dtype, rows=int(self.clients.counts[positions].max())))
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), one)
 
     @cached_property
     def abstract_start(self) -> tuple[Pytree, Pytree]:
         """The shapes of w and of one client's β."""
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), _now(self._start))
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), _now(tree.cast, self._start))
 
     def member(self, m: int) -> Member:
         """Client m's data alone, unpadded."""
         client = self.clients[m]
         own = jax.tree.map(lambda leaf: np.asarray(leaf)[m], self.objective.own(self.clients))
         count, weight = np.int32(self.clients.counts[m]), np.float64(client.weight)
-        return tree.cast(Member(client.x, client.y, count, weight, np.int32(m), own, weight))
+        alone = Member(client.x, client.y, count, weight, np.int32(m), own, weight)
+        return tree.arrays(self._as_kept(alone, np.dtype(jnp.result_type(float))))
 
     def split(self, beta: Pytree) -> tuple[Pytree, ...]:
         """Everyone's β (leading client axis) cut into the buckets."""
@@ -227,12 +284,12 @@ class Problem:
     @cached_property
     def start(self) -> tuple[Pytree, Pytree]:
         """The starting point, real w and everyone's β."""
-        return _now(self.host_start)
+        return _now(tree.cast, self.host_start)
 
     @cached_property
     def host_start(self) -> tuple[Pytree, Pytree]:
         """The same on the host, where everyone's β is one and the same piece of memory."""
-        w, beta = jax.tree.map(np.asarray, _now(self._start))
+        w, beta = jax.tree.map(np.asarray, _now(tree.cast, self._start))
         return w, jax.tree.map(lambda leaf: np.broadcast_to(leaf, (self.M, *leaf.shape)), beta)
 
     # --- values and gradients -----------------------------------------------------------------------------------------
@@ -406,7 +463,7 @@ def _local(problem: Problem, at: tuple[Pytree, Pytree], smallest: bool = True) -
             index = jnp.where(j < member.count, j, 0)[None]
             return blocks(member, beta, Sample(index, jnp.ones((1,))))
 
-        of_w, of_beta = jax.lax.map(one, jnp.arange(jax.tree.leaves(member.x)[0].shape[0]), batch_size=rows_at_once)
+        of_w, of_beta = jax.lax.map(one, jnp.arange(member.capacity), batch_size=rows_at_once)
         return jnp.max(of_w), jnp.max(of_beta)
 
     found: dict[str, float] = dict.fromkeys(("L_w", "L_beta", "calL_w", "calL_beta"), 0.0)

@@ -495,7 +495,7 @@ def _two_stages(problem: Problem, algorithm: Any, options: Options, seed: int) -
     w0, beta0 = problem.start if options.start is None else options.start
 
     def stage(objective: Any, **changes: Any) -> Result:
-        part = Problem(objective, problem.clients)
+        part = Problem(objective, problem.clients, rows=problem.rows)
         return _Run(part, algorithm, dataclasses.replace(options, **changes), [seed]).go()[0]
 
     # The first stage has no β: a metric of (w, beta) and a target loss are about the second.

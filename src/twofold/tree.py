@@ -105,6 +105,11 @@ def size(x: Pytree) -> int:
     return sum(int(jnp.size(leaf)) if not hasattr(leaf, "size") else int(leaf.size) for leaf in jax.tree.leaves(x))
 
 
+def arrays(x: Pytree) -> Pytree:
+    """x as JAX arrays, each leaf in the precision that it has."""
+    return jax.tree.map(jnp.asarray, x)
+
+
 def cast(x: Pytree, dtype: Any = None) -> Pytree:
     """x as JAX arrays; floating leaves in `dtype` (default: JAX's own default float)."""
     target = jnp.result_type(float) if dtype is None else dtype

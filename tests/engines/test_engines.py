@@ -312,6 +312,10 @@ class TestStreamed(Comparison):
     def test_every_place_and_chunk(self, variant: str, state: str, chunk: int):
         self.compare("bucketed", variant, chunk=chunk, state=state)
 
+    def test_as_many_clients_at_a_time_as_features(self):
+        """Their biases together have the shape of weights, but are none to transpose."""
+        self.compare("softmax", "lsgd", chunk=3, state="device")
+
     def test_metrics_stopping_and_seeds(self):
         whole, options = problem("bucketed"), {"rounds": 12, "every": 3}
         record = {

@@ -124,3 +124,17 @@ def test_many_clients_take_turns_in_the_cache():
     made, working = choice(1000)
     assert made is engines.Streamed
     assert memory.CHUNK / 2 < working <= memory.CHUNK
+
+
+def test_clients_of_a_device_take_turns_where_that_pays(monkeypatch: pytest.MonkeyPatch):
+    found = need("asvrcd")
+    assert memory.turns(found, [40, 7], 1) is None  # all of it is little
+    monkeypatch.setattr(memory, "SPREAD", 47 * found.working)
+    monkeypatch.setattr(memory, "CHUNK", 2 * 6 * found.working)
+    assert memory.turns(found, [40, 7], 1) == (7, 2)
+    assert memory.turns(found, [40, 7], 2) == (14, 3)
+    assert memory.turns(found, [40, 7], 12) == (40, 7)
+    assert memory.turns(found, [40, 6], 1) is None
+    assert memory.turns(need("l2sgd_plus"), [10_000, 7], 1) is None  # a turn would copy its tables
+    monkeypatch.setattr(memory, "on_cpu", lambda: False)
+    assert memory.turns(found, [40, 7], 1) is None

@@ -1,4 +1,4 @@
-"""The sharded engine gives simulate's coins, ledger and iterates, over two devices and over two processes."""
+"""The sharded engine gives simulate's coins, ledger and iterates, over two devices and over two processes, and in turns."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
-from problems import CONFIG
+import twofold as tw
+from problems import CONFIG, FEATURES, clients
+from twofold import metrics, solver
+from twofold.algorithms import ASCD, ASVRCD, LSGD
+from twofold.engines import memory
+from twofold.problem import Problem
 from twofold.result import Result
 
 WORKER = Path(__file__).with_name("sharded_worker.py")
@@ -103,3 +112,75 @@ def test_the_command_line_runs_over_two_processes(tmp_path: Path) -> None:
     assert one.ledger.as_dict() == two.ledger.as_dict()
     np.testing.assert_allclose(two.beta, one.beta, rtol=0, atol=1e-10)
     np.testing.assert_allclose(two.history["loss"], one.history["loss"], rtol=0, atol=1e-10)
+
+
+# --- clients of a device that take turns, with weights kept transposed -------------------------------------------------
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let only so many clients of a device work at once; gives the list of the turns that runs then take."""
+
+    def at_once(chunk: int) -> list:
+        taken, choose = [], memory.turns
+
+        def turns(need: memory.Need, *more: Any) -> Any:
+            monkeypatch.setattr(memory, "CHUNK", 2 * more[-1] * chunk * need.working)
+            taken.append(choose(need, *more))
+            return taken[-1]
+
+        monkeypatch.setattr(memory, "SPREAD", 0)
+        monkeypatch.setattr(memory, "turns", turns)
+        return taken
+
+    return at_once
+
+
+def _unequal() -> Problem:
+    """Ten unequal clients with unequal weights in two buckets, of which one has as many clients as there are features."""
+    everyone = clients("softmax", weights="rows", sizes=(7, 15, 9, 12, 10, 8, 14, 5, 11, 13))
+    objective = tw.objectives.mixture(tw.losses.softmax(4, l2=0.25, intercept=True), lam=0.5)
+    return Problem(objective, everyone, buckets=[[0, 9, 4, 2, 5, 7, 3], [8, 1, 6]])
+
+
+def _places(w: Any, beta: Any) -> jax.Array:
+    """A figure that changes when clients, features or classes change places."""
+    leaves = jax.tree.leaves((w, beta))
+    return sum((jnp.vdot(leaf, jnp.sin(jnp.arange(leaf.size)).reshape(leaf.shape)) for leaf in leaves), jnp.zeros(()))
+
+
+@pytest.mark.parametrize(
+    ("method", "seeds", "chunk", "turns", "keeps"),
+    [
+        (LSGD(), [3], 2, (4, 2), True),
+        (ASCD(p_w=0.5), [3], 3, (3, 1), False),
+        (ASVRCD(p_w=0.5), [3, 4], 2, (4, 2), True),
+    ],
+    ids=["lsgd", "ascd", "asvrcd"],
+)
+def test_turns_change_nothing(
+    method: Any, seeds: list, chunk: int, turns: tuple, keeps: bool, few: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether or not so many divide the clients, with messages and coins, with slots for iterates and without."""
+    whole, rng = _unequal(), np.random.default_rng(1)
+    assert FEATURES == len(whole.positions[1]) == 3
+    start = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), whole.start)
+    record = {
+        "loss": "loss", "gradient_norm": "gradient_norm", "places": _places,
+        "of_program": metrics.OfProgram(lambda program, w, parts: metrics.loss(program, w, parts) + 1),
+    }  # fmt: skip
+    options = {"iterations": 12, "every": 2, "seeds": seeds, "start": start, "record": record}
+    expected = tw.solve(whole, method, **options)
+    if not keeps:
+        monkeypatch.setattr(solver, "SNAPSHOT_BYTES", 0)
+    taken = few(chunk)
+    found = tw.solve(whole, method, engine="sharded", **options)
+    assert taken == [turns]
+    for one, other in zip(found, expected, strict=True):
+        assert 0 < other.ledger.rounds < 12 or not method.silent
+        assert one.ledger.as_dict() == other.ledger.as_dict()
+        for column in ("round", "iteration", "bytes"):
+            assert_array_equal(one.history[column], other.history[column])
+        for column in record:
+            assert_allclose(one.history[column], other.history[column], rtol=0, atol=1e-10, err_msg=column)
+        jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=0, atol=1e-10), (one.w, one.beta), (other.w, other.beta))

@@ -137,30 +137,41 @@ def step(
     own: tuple,
     k: Any,
     total: Callable[[Any], Any] = alone,
+    turns: tuple[int, ...] | None = None,
 ) -> State:
-    """One iteration of all clients and the server; `total` adds up the means of clients that are elsewhere."""
+    """One iteration of all clients and the server; `total` adds up the means of clients that are elsewhere.
+
+    `turns` says in how many turns each bucket's clients do their part of it; by default all are at work at once.
+    """
     objective, scale, stacks = program
 
     def client(member: Any, private: Any, key: jax.Array) -> Any:
         oracle = Oracle(objective, scale, member)
         return algorithm.client(plan, state.shared, private, oracle, randomness.of(key, k))
 
-    everyone = list(zip(stacks, state.privates, own, strict=True))
-    if algorithm.silent:
+    def work(stacks: tuple, privates: tuple, own: tuple) -> tuple[tuple, Any]:
+        """The new private states of these clients, and their share of the mean message."""
+        everyone = list(zip(stacks, privates, own, strict=True))
+        if not algorithm.silent:
+            moved = [jax.vmap(client)(*each) for each in everyone]
+            return tuple(private for private, _ in moved), weighted_mean(stacks, [message for _, message in moved])
         # Apart, so that a silent iteration neither writes nor reads a message of zeros for every client.
-        privates = [jax.vmap(lambda *each: client(*each)[0])(*each) for each in everyone]
+        moved = tuple(jax.vmap(lambda *each: client(*each)[0])(*each) for each in everyone)
 
         def speak() -> Any:
             return weighted_mean(stacks, [jax.vmap(lambda *each: client(*each)[1])(*each) for each in everyone])
 
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(speak))
         speaks = reduce(jnp.logical_or, jax.tree.leaves(algorithm.sends(plan)))
-        mean = total(branch(speaks, speak, lambda: nothing))
+        return moved, branch(speaks, speak, lambda: nothing)
+
+    if turns is None:
+        privates, mean = work(stacks, state.privates, own)
     else:
-        moved = [jax.vmap(client)(*each) for each in everyone]
-        privates = [private for private, _ in moved]
-        mean = total(weighted_mean(stacks, [message for _, message in moved]))
-    shared = algorithm.server(plan, state.shared, mean)
+        buckets = zip(turns, stacks, state.privates, own, strict=True)
+        privates, means = zip(*(_in_turns(work, *each) for each in buckets), strict=True)
+        mean = reduce(partial(jax.tree.map, jnp.add), means)
+    shared = algorithm.server(plan, state.shared, total(mean))
 
     def receive(member: Any, private: Any) -> Any:
         return algorithm.receive(plan, shared, private, Oracle(objective, scale, member))
@@ -168,9 +179,20 @@ def step(
     return State(shared, tuple(jax.vmap(receive)(*each) for each in zip(stacks, privates, strict=True)))
 
 
+def _in_turns(work: Callable, turns: int, *bucket: Any) -> tuple[Any, Any]:
+    """One bucket's `work`, done by an equal part of its clients at a time."""
+
+    def cut(leaf: jax.Array) -> jax.Array:
+        return leaf.reshape(turns, leaf.shape[0] // turns, *leaf.shape[1:])
+
+    (moved,), means = jax.lax.map(lambda part: work(*((x,) for x in part)), jax.tree.map(cut, bucket))
+    private = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), moved)
+    return private, jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), means)
+
+
 def advance(
     algorithm: Algorithm, program: tuple, state: State, buffer: Snapshots | None, streams: tuple, k: Any, count: Any,
-    slots: jax.Array, many: bool, total: Callable[[Any], Any] = alone,
+    slots: jax.Array, many: bool, total: Callable[[Any], Any] = alone, turns: tuple[int, ...] | None = None,
 ) -> tuple[State, Snapshots | None]:  # fmt: skip
     """`count` iterations from the k-th on, of one seed or of many in lock step."""
     common, own = streams
@@ -180,7 +202,7 @@ def advance(
     plans = jax.vmap(draw, in_axes=(0, None), out_axes=1)(common, numbers) if many else draw(common, numbers)
 
     def one(state: State, own: tuple, plan: Any, k: Any) -> tuple[State, Snapshots | None]:
-        state = step(algorithm, program, state, plan, own, k, total)
+        state = step(algorithm, program, state, plan, own, k, total, turns)
         return state, None if buffer is None else report(algorithm, program, state)
 
     all_seeds = jax.vmap(one, in_axes=(0, 0, 0, None)) if many else one
@@ -188,8 +210,10 @@ def advance(
     def body(i: Any, carry: tuple) -> tuple:
         state, kept = carry
         state, shot = all_seeds(state, own, jax.tree.map(lambda leaf: leaf[i], plans), k + i)
-        # The last slot takes what nobody asked for: a plain write is cheaper than a branch around a buffer.
-        return state, jax.tree.map(lambda b, x: b.at[slots[i]].set(x), kept, shot)
+        # The last slot takes what nobody asked for: a plain write is cheaper than a branch around a buffer, and than `.at`,
+        # which would ask whether the slot is there.
+        put = partial(jax.lax.dynamic_update_index_in_dim, index=slots[i], axis=0)
+        return state, jax.tree.map(put, kept, shot)
 
     return jax.lax.fori_loop(jnp.int32(0), count, body, (state, buffer))
 

@@ -8,7 +8,6 @@ of the new shared state (`receive`) waits until the clients' next turn.
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 import tempfile
 import weakref
@@ -26,12 +25,11 @@ import numpy as np
 from twofold import metrics as measure
 from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm
-from twofold.engines import memory
+from twofold.engines import layout, memory
 from twofold.engines.base import Engine, Snapshots, Threads
 from twofold.engines.fused import Recipe, clients, quietly, recipe
 from twofold.engines.schedule import Schedule
 from twofold.engines.simulate import State, client_streams, first_state, report
-from twofold.losses import Linear
 from twofold.problem import Oracle, Problem, weighted_mean
 from twofold.tree import Pytree
 
@@ -91,15 +89,16 @@ class Streamed(Engine):
             chunk = problem.M  # a kernel has no use for small chunks
         self.chunk = memory.choose(need, chunk, state)
         # Methods only ever add and scale parameters, so only the loss has to know that they are kept transposed.
-        self._axes = _axes(problem) if self.recipe or memory.on_cpu() else None
-        self._turned = self._objective if self._axes is None else (_turned(problem.objective), problem.traced_scale)
+        self._transposed = bool(self.recipe or memory.on_cpu()) and layout.transposable(problem)
+        objective = layout.turned(problem.objective) if self._transposed else problem.objective
+        self._turned = (objective, problem.traced_scale)
         self._chunks = list(self._cut(key))
         self._kept = _Kept(state, [len(p) for p in problem.positions])
         w, beta = start
         w, parts = tree.cast(w), problem.split(beta)
         for i, one in enumerate(self._chunks):
             part = tree.cast(jax.tree.map(lambda leaf, one=one: leaf[one.places], parts[one.bucket]))
-            at = _swapped((w, (part,)), self._axes)
+            at = layout.swapped(w, (part,)) if self._transposed else (w, (part,))
             self.shared, (private,) = first_state(self.algorithm, self._program(one, turned=True), *at)
             self._kept.put(i, one, private)
         self._waiting = -1  # the iteration whose `receive` is still to come
@@ -127,7 +126,7 @@ class Streamed(Engine):
         """A chunk's data on the device."""
         if one.stack is not None:
             return one.stack
-        return tree.cast(self.problem.stack(one.positions, np.dtype(jnp.result_type(float)), one.rows))
+        return tree.arrays(self.problem.stack(one.positions, np.dtype(jnp.result_type(float)), one.rows))
 
     def _program(self, one: Chunk, turned: bool = False) -> tuple:
         return (*(self._turned if turned else self._objective), (self._data(one),))
@@ -201,7 +200,7 @@ class Streamed(Engine):
         self._settle()
         for i, one in enumerate(self._chunks):
             program, state = self._program(one), State(self.shared, (self._kept.get(i, one),))
-            yield one, program, _report(self.algorithm, program, state, self._axes)
+            yield one, program, _report(self.algorithm, program, state, self._transposed)
 
     def fetch(self, snapshots: Any, slot: int, row: int) -> Snapshots:
         """The last iterate, on the host."""
@@ -320,28 +319,6 @@ def _everyone(algorithm: Algorithm, program: tuple, method: str) -> Any:
     return all_of_them
 
 
-def _axes(problem: Problem) -> tuple[int, int] | None:
-    """The shape of a model's weights, (features, classes), if (classes, features) is the better way to keep them.
-
-    Long rows are what vector units like, and GPUs, too.
-    """
-    loss = getattr(problem.objective, "loss", None)
-    if not (problem.objective.whole and isinstance(loss, Linear) and loss.link.outputs):
-        return None
-    return problem.abstract_member.x.shape[-1], loss.link.outputs
-
-
-def _turned(objective: Any) -> Any:
-    return dataclasses.replace(objective, loss=dataclasses.replace(objective.loss, turned=True))
-
-
-def _swapped(x: Any, axes: tuple[int, int] | None) -> Any:
-    """Every leaf of these last axes with them swapped."""
-    if axes is None:
-        return x
-    return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, -1, -2) if leaf.shape[-2:] == axes else leaf, x)
-
-
 @partial(jax.jit, static_argnames=("alone", "quiet", "how"), donate_argnums=3)
 def _turn(
     algorithm: Algorithm, program: tuple, shared: Any, private: Any, streams: tuple, when: tuple, alone: bool, quiet: bool,
@@ -437,8 +414,9 @@ def _receive(algorithm: Algorithm, program: tuple, plan: Any, shared: Any, priva
 
 
 @partial(jax.jit, static_argnums=3)
-def _report(algorithm: Algorithm, program: tuple, state: State, axes: tuple[int, int] | None) -> Snapshots:
-    return _swapped(report(algorithm, program, state), None if axes is None else (axes[1], axes[0]))
+def _report(algorithm: Algorithm, program: tuple, state: State, transposed: bool) -> Snapshots:
+    found = report(algorithm, program, state)
+    return Snapshots(*layout.swapped(*found)) if transposed else found
 
 
 @partial(jax.jit, static_argnums=0)
