@@ -494,4 +494,6 @@ def test_scores_far_from_zero_lose_nothing():
     score = jnp.array([[1e4, -1e4, 0.0], [-1e5, -1e5, -1e5]])
     loss = tw.losses.softmax(3).link.loss
     assert_allclose(loss(score, jnp.array([1, 2])), [2e4, np.log(3)], rtol=1e-12)
-    assert_allclose(jax.grad(lambda s: jnp.sum(loss(s, jnp.array([1, 2]))))(score), [[1, -1, 0], [1 / 3, 1 / 3, -2 / 3]])
+    assert_allclose(
+        jax.grad(lambda s: jnp.sum(loss(s, jnp.array([1, 2]))))(score), [[1, -1, 0], [1 / 3, 1 / 3, -2 / 3]]
+    )

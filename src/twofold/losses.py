@@ -137,7 +137,7 @@ def _product(x: jax.Array, weight: jax.Array) -> jax.Array:
     Such a product of many clients or seeds at once is one small call after the other in XLA's CPU code, whereas sums of
     products of whole columns (in the gradient: of whole rows) fuse with what is around them.
     """
-    few = weight.ndim == 1 and 0 < min(x.shape) and max(x.shape) <= FEW and jax.default_backend() == "cpu"
+    few = weight.ndim == 1 and min(x.shape) > 0 and max(x.shape) <= FEW and jax.default_backend() == "cpu"
     return _written_out(x, weight) if few else x @ weight
 
 
