@@ -212,3 +212,18 @@ def test_repeat_inside_a_trace_is_one_loop():
     assert jax.jit(lambda x: repeat(1000, body, x))(0) == 499_500
     assert jax.jit(lambda n, x: repeat(n, body, x))(1000, 0) == 499_500
     assert len(traced) <= 4
+
+
+def test_a_side_that_only_gives_what_is_there_needs_no_branch():
+    here = jnp.arange(3.0)
+
+    def one(flag: jax.Array, x: jax.Array, kept: jax.Array) -> jax.Array:
+        return branch(flag, lambda: kept, lambda: jnp.sin(x))
+
+    batched = jax.vmap(one)
+    flags = jnp.array([True, False, True])
+    assert_array_equal(batched(flags, here, -here), jnp.where(flags, -here, jnp.sin(here)))
+    assert "cond[" not in str(jax.make_jaxpr(batched)(flags, here, -here))
+    # One flag for all is still a real branch, and so is a batched one with a costly side.
+    assert "cond[" in str(jax.make_jaxpr(jax.vmap(one, in_axes=(None, 0, 0)))(flags[0], here, -here))
+    assert "cond[" in str(jax.make_jaxpr(jax.vmap(lambda f, x: branch(f, lambda: jnp.sin(x), lambda: x)))(flags, here))

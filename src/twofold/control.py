@@ -35,10 +35,10 @@ def branch(condition: Any, yes: Callable[[], Pytree], no: Callable[[], Pytree]) 
     """
     if not is_traced(condition):
         return yes() if bool(condition) else no()
-    yes_of, yes_values = _explicit(yes)
-    no_of, no_values = _explicit(no)
+    yes_of, yes_values, work = _explicit(yes)
+    no_of, no_values, _ = _explicit(no)
     return _batchable(
-        condition, lambda values: yes_of(values[0]), lambda values: no_of(values[1]), (yes_values, no_values)
+        condition, lambda values: yes_of(values[0]), lambda values: no_of(values[1]), (yes_values, no_values), work > 0
     )
 
 
@@ -68,18 +68,21 @@ def repeat(times: Any, body: Callable[[Any, Pytree], Pytree], start: Pytree) -> 
     return lax.fori_loop(jnp.int32(0), jnp.asarray(times, jnp.int32), body, start)
 
 
-def _explicit(function: Callable[[], Pytree]) -> tuple[Callable[[list], Pytree], list]:
-    """A closure as a function of the traced values it closes over (custom_vmap does not see through closures)."""
+def _explicit(function: Callable[[], Pytree]) -> tuple[Callable[[list], Pytree], list, int]:
+    """A closure as a function of the traced values it closes over (custom_vmap does not see through closures).
+
+    And of how many operations it is made: of none if it only gives what is there.
+    """
     closed, shape = jax.make_jaxpr(function, return_shape=True)()
     structure = jax.tree.structure(shape)
 
     def explicit(values: list) -> Pytree:
         return jax.tree.unflatten(structure, jax.core.eval_jaxpr(closed.jaxpr, values))
 
-    return explicit, list(closed.consts)
+    return explicit, list(closed.consts), len(closed.jaxpr.eqns)
 
 
-def _batchable(condition: Any, yes: Callable, no: Callable, operand: Pytree) -> Pytree:
+def _batchable(condition: Any, yes: Callable, no: Callable, operand: Pytree, work: bool) -> Pytree:
     @custom_vmap
     def call(condition: Any, operand: Pytree) -> Pytree:
         return lax.cond(condition, yes, no, operand)
@@ -100,9 +103,12 @@ def _batchable(condition: Any, yes: Callable, no: Callable, operand: Pytree) -> 
                     batch_no(values),
                 )
 
-            out = _batchable(jnp.any(condition), either, lambda pair: batch_no(pair[1]), (condition, operand))
+            if work:
+                out = _batchable(jnp.any(condition), either, lambda pair: batch_no(pair[1]), (condition, operand), work)
+            else:  # nothing to save: `no` is paid for anyway
+                out = either((condition, operand))
         else:
-            out = _batchable(condition, batch_yes, batch_no, operand)
+            out = _batchable(condition, batch_yes, batch_no, operand, work)
         return out, jax.tree.map(lambda _: True, out)
 
     return call(condition, operand)
