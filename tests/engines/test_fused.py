@@ -88,17 +88,15 @@ def test_the_same_iterates_for_every_objective(objective: str):
     near(run(problem, algorithm, True), run(problem, algorithm, False))
 
 
-# One walk before the last, and two: the last one goes either way.
-@pytest.mark.parametrize("name", ["acd", "lsgd, batches"])
-@pytest.mark.parametrize("features", [21, 40, 48], ids=["one and a part", "two and a part", "three"])
+# One walk before the last, and two: the last one goes either way. No other test has so many features, so that no program of
+# another tile can stand in for this one.
+@pytest.mark.parametrize(("name", "features"), [("acd", 37), ("acd", 48), ("lsgd, batches", 40)])
 def test_more_features_than_a_tile_holds(name: str, features: int, monkeypatch: pytest.MonkeyPatch):
     problem = make(features=features)
     algorithm, _ = complete(problem, METHODS[name], None)
     expected = run(problem, algorithm, False)
     monkeypatch.setattr(fused, "_size", lambda how, features: fused._Size(16, 4, 1))
-    jax.clear_caches()
     near(run(problem, algorithm, True), expected)
-    jax.clear_caches()
 
 
 def test_which_gradient_needs_which_is_found_out():
