@@ -448,8 +448,8 @@ class _Client:
             found.append(jnp.sum(slope, axis=0) if single else (weights[:, None] * slope).T)
         return found
 
-    def walk(self, i: Any, t: _Tile, level: int, known: tuple) -> tuple[_Replay, Any, Any]:
-        """The algorithm's own client step on one tile."""
+    def walk(self, i: Any, t: _Tile, level: int, known: tuple) -> tuple[_Replay, list, list]:
+        """The algorithm's own client step on one tile: what was heard, where it moved (None: it did not), what it says."""
         job = self.job
         algorithm, told, scale, said = job.numbers.read(lambda j: self.numbers[i, j])
         objective = dataclasses.replace(told, loss=dataclasses.replace(job.objective.loss, l2=told.loss))
@@ -458,7 +458,12 @@ class _Client:
         oracle = _Replay(level, job.how.calls, objective, scale, self, known, lambda draw: self.rows(draw, i, t))
         with unrolled():
             moved, message = algorithm.client(_with_coins(job.plans, said), shared, private, oracle, None)
-        return oracle, moved, message
+        # What was only passed on, such as a reference point, need not be written.
+        moves = [
+            None if after is before else after
+            for before, after in zip(jax.tree.leaves(private), jax.tree.leaves(moved), strict=True)
+        ]
+        return oracle, moves, jax.tree.leaves(message) if job.how.speaks else []
 
     def iteration(self, i: Any, carry: Any) -> Any:
         """The walks that hear, and the one that finishes."""
@@ -477,11 +482,11 @@ class _Client:
             known = tuple(now.get(number, before) for number, before in enumerate(known))
 
         def finish(t: _Tile, carry: Any) -> Any:
-            _, moved, message = self.walk(i, t, how.levels, known)
-            spoken = jax.tree.leaves(message) if how.speaks else []
-            for ref, leaf in zip(self.results, [*jax.tree.leaves(moved), *spoken], strict=True):
-                place, real = self.tile(ref, t)
-                triton.store(place, leaf, mask=real)
+            _, moved, spoken = self.walk(i, t, how.levels, known)
+            for ref, leaf in zip(self.results, [*moved, *spoken], strict=True):
+                if leaf is not None:
+                    place, real = self.tile(ref, t)
+                    triton.store(place, leaf, mask=real)
             return carry
 
         self.over(how.levels, finish, self.zero)
