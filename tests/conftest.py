@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,10 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".jax_cache"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
+# Traces and compiled programs are millions of objects that stay. The collector would walk over them again and again, for a
+# sixth of all the time there is: so it comes less often, and what a module leaves behind is put aside for good.
+gc.set_threshold(100_000, 50, 100)
+
 settings.register_profile(
     "twofold",
     deadline=None,
@@ -44,6 +49,13 @@ settings.load_profile("twofold")  # pytest --hypothesis-profile=thorough wins ov
 def pytest_make_parametrize_id(val: object) -> str | None:
     """Bytes are named by their length: a gzip file holds the time it was made, and workers must agree on all names."""
     return f"{len(val)} bytes" if isinstance(val, bytes) else None
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _put_aside() -> Iterator[None]:
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -77,6 +89,14 @@ def fresh_python() -> Callable[..., str]:
         return done.stdout
 
     return run
+
+
+@pytest.fixture
+def few_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room for 64 recorded iterates at a time, not for 1024: the engine of messages compiles a stack of as many arrays."""
+    from twofold import solver
+
+    monkeypatch.setattr(solver, "MOST_SLOTS", 64)
 
 
 @pytest.fixture

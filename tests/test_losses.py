@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -75,8 +77,8 @@ def test_the_slope_is_the_derivative_in_the_score(loss):
     random = np.random.default_rng(2)
     score = jnp.asarray(random.normal(size=(6, 4) if loss.link.outputs else 6) * 3)
     y = jnp.asarray(random.integers(0, loss.link.labels or 9, 6))
-    expected = jax.grad(lambda s: jnp.sum(loss.link.loss(s, y)))(score)
-    assert_allclose(loss.link.slope(score, y), expected, atol=1e-14)
+    expected = jax.jit(jax.grad(lambda s: jnp.sum(loss.link.loss(s, y))))(score)
+    assert_allclose(jax.jit(loss.link.slope)(score, y), expected, atol=1e-14)
 
 
 @pytest.mark.parametrize("score", [-800.0, -40.0, 0.0, 40.0, 800.0])
@@ -210,18 +212,17 @@ def test_custom_needs_a_function():
 FACTOR = {"logistic": 0.25, "softmax": 0.5, "squared": 1.0}
 
 
+@jax.jit
+def of_rows(loss, params, x, y):
+    """The Hessian of one client's loss, and of each of its rows."""
+    flat, unravel = ravel_pytree(params)
+    rows = jax.vmap(lambda x, y: jax.hessian(lambda v: loss.value(unravel(v), make_rows(x[None], y[None])))(flat))(x, y)
+    return jnp.mean(rows, axis=0), rows
+
+
 def hessians(loss, clients, params):
     """The Hessian of each client's loss, and of each single row, at a point."""
-    flat, unravel = ravel_pytree(params)
-
-    @jax.jit
-    def of_rows(v, x, y):
-        rows = jax.vmap(lambda x, y: jax.hessian(lambda v: loss.value(unravel(v), make_rows(x[None], y[None])))(v))(
-            x, y
-        )
-        return jnp.mean(rows, axis=0), rows
-
-    return zip(*[jax.tree.map(np.asarray, of_rows(flat, c.x, c.y)) for c in clients], strict=True)
+    return zip(*[jax.tree.map(np.asarray, of_rows(loss, params, c.x, c.y)) for c in clients], strict=True)
 
 
 @every_kind
@@ -399,7 +400,7 @@ def test_smoothness_of_a_network_is_the_largest_curvature_in_size():
     loss = losses.custom(network, start_of_network)
     flat, unravel = ravel_pytree(loss.init(clients))
     rows = make_rows(clients.x, clients.y)
-    values = np.linalg.eigvalsh(jax.hessian(lambda v: loss.value(unravel(v), rows))(flat))
+    values = np.linalg.eigvalsh(jax.jit(jax.hessian(lambda v: loss.value(unravel(v), rows)))(flat))
     assert values[0] < 0  # not convex, or this would show nothing
     assert_allclose(loss.constants(clients).L, [np.max(np.abs(values))], rtol=1e-10)
 
@@ -457,7 +458,7 @@ def test_a_small_product_is_a_product_with_all_its_derivatives(shape: tuple[int,
     w, dw = random.normal(size=(2, 3, shape[1]))
     t = random.normal(size=(3, shape[0]))
 
-    def through(product):
+    def through(product, x, w, dx, dw, t):
         def curved(x, w, t):  # not linear, so that its second derivatives are something
             return jnp.sum(t * jnp.tanh(product(x, w)))
 
@@ -468,8 +469,10 @@ def test_a_small_product_is_a_product_with_all_its_derivatives(shape: tuple[int,
 
     jax.tree.map(
         lambda a, b: assert_allclose(a, b, rtol=1e-11, atol=1e-12),
-        through(jax.vmap(losses._product)),
-        through(lambda x, w: jnp.einsum("mrd,md->mr", x, w)),
+        *(
+            jax.jit(partial(through, product))(x, w, dx, dw, t)
+            for product in (jax.vmap(losses._product), lambda x, w: jnp.einsum("mrd,md->mr", x, w))
+        ),
     )
 
 
@@ -484,8 +487,8 @@ def test_weights_the_other_way_round_give_the_same_loss(intercept: bool):
     other = losses.Linear(loss.link, loss.l2, intercept, turned=True)
     assert_allclose(other.score(turned, rows.x), loss.score(params, rows.x), rtol=1e-12)
     assert_array_equal(other.predict(turned, rows.x), loss.predict(params, rows.x))
-    assert_allclose(other.value(turned, rows), loss.value(params, rows), rtol=1e-12)
-    expected, found = jax.grad(loss.value)(params, rows), jax.grad(other.value)(turned, rows)
+    assert_allclose(value(other, turned, rows), value(loss, params, rows), rtol=1e-12)
+    expected, found = gradient(loss, params, rows), gradient(other, turned, rows)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         assert_allclose(a.T, b, rtol=1e-11, atol=1e-13)
 
@@ -493,7 +496,6 @@ def test_weights_the_other_way_round_give_the_same_loss(intercept: bool):
 def test_scores_far_from_zero_lose_nothing():
     score = jnp.array([[1e4, -1e4, 0.0], [-1e5, -1e5, -1e5]])
     loss = tw.losses.softmax(3).link.loss
-    assert_allclose(loss(score, jnp.array([1, 2])), [2e4, np.log(3)], rtol=1e-12)
-    assert_allclose(
-        jax.grad(lambda s: jnp.sum(loss(s, jnp.array([1, 2]))))(score), [[1, -1, 0], [1 / 3, 1 / 3, -2 / 3]]
-    )
+    assert_allclose(jax.jit(loss)(score, jnp.array([1, 2])), [2e4, np.log(3)], rtol=1e-12)
+    slope = jax.jit(jax.grad(lambda s: jnp.sum(loss(s, jnp.array([1, 2])))))
+    assert_allclose(slope(score), [[1, -1, 0], [1 / 3, 1 / 3, -2 / 3]])

@@ -22,6 +22,7 @@ from twofold.evaluate import evaluate, predict
 from twofold.problem import Problem, Sample
 from twofold.solver import complete
 
+pytestmark = pytest.mark.usefixtures("few_slots")
 KEPT = "bfloat16"
 SIZES = (7, 12, 7, 12)
 ENGINES = {

@@ -7,22 +7,23 @@ import json
 import os
 import sys
 
-devices, process, processes, port = (int(a) for a in sys.argv[1:])
-os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
-os.environ["JAX_PLATFORMS"] = "cpu"
+if __name__ == "__main__":
+    devices, process, processes, port = (int(a) for a in sys.argv[1:])
+    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+    os.environ["JAX_PLATFORMS"] = "cpu"
 
-import jax  # noqa: E402
+    import jax
 
-jax.config.update("jax_enable_x64", True)
-jax.config.update("jax_numpy_rank_promotion", "raise")
-if processes > 1:
-    jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=processes, process_id=process)
+    jax.config.update("jax_enable_x64", True)
+    jax.config.update("jax_numpy_rank_promotion", "raise")
+    if processes > 1:
+        jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=processes, process_id=process)
 
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
+import jax.numpy as jnp
+import numpy as np
 
-import twofold as tw  # noqa: E402
-from twofold.engines import memory  # noqa: E402
+import twofold as tw
+from twofold.engines import memory
 
 
 def problem(buckets=None):
@@ -43,22 +44,19 @@ def summary(run):
     return {"w": run.w.tolist(), "beta": run.beta.tolist(), "ledger": ledger, "history": history}
 
 
-def main():
-    """Three methods that use everything (a receive, a table, epochs, two coins), bucketed, and two seeds at once.
+def runs(engine):
+    """Three methods that use everything (a receive, a table, epochs, two coins), bucketed or not, one seed or two at once.
 
-    Over many devices all but the first two let a device's clients take turns, one at a time.
+    Over many devices all but the first let a device's clients take turns, one at a time. (It would have to copy its tables.)
     """
-    engine = "sharded" if devices * processes > 1 else "simulate"
     options = {"rounds": 6, "record": {"loss": "loss", "size": lambda w, b: jnp.sum(b**2)}, "engine": engine}
     plain, bucketed = problem(), problem([[0, 3, 4], [5, 1, 2, 6]])
-    out = {
-        "l2sgd_plus": summary(tw.solve(plain, "l2sgd_plus", seed=3, **options)),
-        "epochs": summary(tw.solve(plain, tw.algorithms.LSGD(epochs=1, batch=3), seed=3, **options)),
-    }
+    out = {"l2sgd_plus": summary(tw.solve(bucketed, "l2sgd_plus", seed=3, **options))}
     memory.SPREAD, memory.CHUNK = (0, 1) if engine == "sharded" else (memory.SPREAD, memory.CHUNK)
-    out["bucketed"] = summary(tw.solve(bucketed, "asvrcd", seed=3, **options))
-    out["seeds"] = [summary(run) for run in tw.solve(plain, "asvrcd", seeds=[3, 4], **options)]
-    print("RESULT" + json.dumps(out))
+    out["epochs"] = summary(tw.solve(plain, tw.algorithms.LSGD(epochs=1, batch=3), seed=3, **options))
+    out["seeds"] = [summary(run) for run in tw.solve(bucketed, "asvrcd", seeds=[3, 4], **options)]
+    return out
 
 
-main()
+if __name__ == "__main__":
+    print("RESULT" + json.dumps(runs("sharded")))

@@ -50,6 +50,7 @@ def little(monkeypatch: pytest.MonkeyPatch):
     return have
 
 
+@pytest.mark.usefixtures("few_slots")
 def test_everyone_at_once_where_it_fits_and_in_turns_where_not(little):
     whole, (method, _) = problem(), complete(problem(), "acd")
     found = memory.need(method, whole)

@@ -134,7 +134,7 @@ def test_only_the_full_gradient_is_too_small(small_problem):
     right = tw.problem.Oracle(problem.objective, problem.scale, problem.member(0))
     wrong, sample = faults.Shrunk(right), right.sample(randomness.of(randomness.private(randomness.root(0), 0), 0), 2)
     for name in ("gradient_w", "gradient_beta"):
-        of_right, of_wrong = getattr(right, name), getattr(wrong, name)
+        of_right, of_wrong = (jax.jit(getattr(oracle, name)) for oracle in (right, wrong))
         np.testing.assert_allclose(of_wrong(w, b), 0.02 * of_right(w, b), rtol=1e-14)
         np.testing.assert_array_equal(of_wrong(w, b, sample), of_right(w, b, sample))
     assert wrong.count == right.count
