@@ -99,16 +99,16 @@ def test_other_features_are_rounded_and_nothing_else_is(engine: str, loss: str):
 
 
 @pytest.mark.parametrize("batch", [None, 1])
-def test_a_kernel_reads_them_as_xla_does(batch: int | None):
+def test_iterations_done_together_read_them_as_one_does(batch: int | None):
     with jax.enable_x64(False):
         problem, method = mixture(general("softmax"), "softmax", rows=KEPT), LSGD(eta=0.1, batch=batch)
-        kernel, xla = (
+        together, single = (
             engines.Streamed(method, problem, [3], problem.host_start, fused=fused) for fused in (True, False)
         )
-        assert kernel.recipe is not None and xla.recipe is None
-        for engine in (kernel, xla):
+        assert together.recipe is not None and single.recipe is None
+        for engine in (together, single):
             engine.advance(0, 6, np.zeros(6, np.int32))
-        one, other = (engine.fetch(None, 0, 0) for engine in (kernel, xla))
+        one, other = (engine.fetch(None, 0, 0) for engine in (together, single))
     assert_allclose(one.w, other.w, rtol=0, atol=1e-6)
     assert_allclose(one.parts[0], other.parts[0], rtol=0, atol=1e-6)
     assert np.max(np.abs(one.w)) > 0.01

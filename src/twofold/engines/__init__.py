@@ -31,7 +31,7 @@ def choose(
     `simulate` becomes `streamed` where not everyone fits at once. On CPUs it also does so where one client has much to do
     between two rounds, or all of them together need more than a cache holds: work is then better done by one core for a few
     clients in its own cache, and then for the next, than for all in lock step. On GPUs it does so where an iteration of a
-    client can be one kernel. Many seeds are spread over the cores.
+    client can be done together with others (`engines.fused`). Many seeds are spread over the cores.
     """
     asked = chunk is not None or state is not None
     if chunk is not None and (int(chunk) != chunk or chunk < 1):

@@ -82,7 +82,7 @@ def need(algorithm: Algorithm, problem: Problem) -> Need:
     parameters = _nbytes((w, beta))
     working = state + message + 2 * parameters
     used = float(np.mean(counts))
-    iterations, evaluated = (float(n) for n in _between_rounds(algorithm, used))
+    iterations, evaluated = (float(n) for n in between_rounds(algorithm, used))
     # Local steps take a batch each; where iterations may be silent, each asks for a few gradients, rarely for a full one.
     gradients = 4 * iterations if algorithm.silent else evaluated / (getattr(algorithm, "batch", None) or used)
     turn = evaluated * row + gradients * 4 * parameters
@@ -90,7 +90,7 @@ def need(algorithm: Algorithm, problem: Problem) -> Need:
 
 
 @jax.jit
-def _between_rounds(algorithm: Algorithm, rows: Any) -> tuple[Any, Any]:
+def between_rounds(algorithm: Algorithm, rows: Any) -> tuple[Any, Any]:
     """Iterations, and rows that a client evaluates, from round to round, on average over some iterations after the first."""
     stream = randomness.common(randomness.root(0))
 

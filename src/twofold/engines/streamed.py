@@ -12,7 +12,6 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 from functools import partial, reduce
 from itertools import pairwise
 from pathlib import Path
@@ -27,7 +26,7 @@ from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm
 from twofold.engines import layout, memory
 from twofold.engines.base import Engine, Snapshots, Threads
-from twofold.engines.fused import Recipe, clients, quietly, recipe
+from twofold.engines.fused import Last, Recipe, Silent, clients, recipe
 from twofold.engines.schedule import Schedule
 from twofold.engines.simulate import State, client_streams, first_state, report
 from twofold.problem import Oracle, Problem, weighted_mean
@@ -35,8 +34,6 @@ from twofold.tree import Pytree
 
 Place = Literal["device", "host", "disk"]
 """Where private states are kept while other clients are at work."""
-TOGETHER = 8
-"""Silent iterations that one kernel does at a time: what it reads then stays near for all of them."""
 PLACES: tuple[Place, ...] = ("device", "host", "disk")
 
 
@@ -56,7 +53,7 @@ class Streamed(Engine):
 
     `state` says where their private states are kept meanwhile: "device", "host", or "disk" (memory-mapped files in a
     temporary folder, see TMPDIR, that goes with the run). With states on the device, data are kept there, too.
-    `fused` says whether silent iterations of linear models are one kernel each; by default they are on a GPU.
+    `fused` says whether iterations of linear models are done together where they can be; by default they are on a GPU.
     """
 
     keeps = False
@@ -86,7 +83,7 @@ class Streamed(Engine):
         self.recipe = recipe(self.algorithm, problem) if wanted else None
         need = memory.need(self.algorithm, problem)
         if chunk is None and self.recipe is not None and state == "device" and memory.fits(need, 1):
-            chunk = problem.M  # a kernel has no use for small chunks
+            chunk = problem.M  # a GPU has no use for small chunks
         self.chunk = memory.choose(need, chunk, state)
         # Methods only ever add and scale parameters, so only the loss has to know that they are kept transposed.
         self._transposed = bool(self.recipe or memory.on_cpu()) and layout.transposable(problem)
@@ -133,11 +130,7 @@ class Streamed(Engine):
 
     def advance(self, k: int, count: int, slots: np.ndarray) -> None:
         """Iterations k … k+count−1, in stretches that end with a round of communication."""
-        with quietly() if self.recipe is not None else nullcontext():
-            self._advance(k, count)
-
-    def _advance(self, k: int, count: int) -> None:
-        if self.recipe is not None and self.recipe.speaks and len(self._chunks) == 1:
+        if self.recipe is not None and not self.algorithm.silent and len(self._chunks) == 1:
             one, when = self._chunks[0], (jnp.int32(k), jnp.int32(k + count))
             self.shared, private = _rounds(
                 self.algorithm, self._program(one, turned=True), self.shared, self._kept.get(0, one),
@@ -150,9 +143,6 @@ class Streamed(Engine):
         for first, end in zip([k, *ends[:-1].tolist()], ends.tolist(), strict=True):
             self._stretch(first, end)
 
-    def _speaks(self, k: int) -> bool:
-        return bool(self._schedule.communicates[self._schedule.kinds(k + 1)[0, k]])
-
     def wait(self) -> None:
         """See `Engine.wait`."""
         jax.block_until_ready((self.shared, self._kept.on_device))
@@ -161,14 +151,17 @@ class Streamed(Engine):
         """Iterations first … end−1, of which only the last one communicates (or none)."""
         when = (jnp.int32(self._waiting), jnp.int32(first), jnp.int32(end))
         alone = not self._schedule.communicates.all()
-        # Where a silent iteration is one kernel, the last of a stretch that nobody speaks in is one, too.
-        quiet = self.recipe is not None and alone and not self._speaks(end - 1)
+        kind = int(self._schedule.kinds(end)[0, end - 1])
+        # Where iterations are done together, so is the last one if it is of the right kind, or if nobody speaks in it either.
+        quiet = self.recipe is not None and alone and not self._schedule.communicates[kind]
+        last = kind if self.recipe is not None and kind in self.recipe.kinds else None
 
         def turn(i: int) -> tuple[Any, Any]:
             one = self._chunks[i]
             private, shared, part = _turn(
                 self.algorithm, self._program(one, turned=True), self.shared, self._kept.get(i, one),
                 (self._common, one.streams), when, alone=alone, quiet=quiet, how=self.recipe,
+                kind=last,
             )  # fmt: skip
             if self._threads is not None:  # a thread that goes on would only queue up more behind it
                 jax.block_until_ready((private, part))
@@ -319,71 +312,66 @@ def _everyone(algorithm: Algorithm, program: tuple, method: str) -> Any:
     return all_of_them
 
 
-@partial(jax.jit, static_argnames=("alone", "quiet", "how"), donate_argnums=3)
+@partial(jax.jit, static_argnames=("alone", "quiet", "how", "kind"), donate_argnums=3)
 def _turn(
     algorithm: Algorithm, program: tuple, shared: Any, private: Any, streams: tuple, when: tuple, alone: bool, quiet: bool,
-    how: Recipe | None,
+    how: Recipe | None, kind: int | None,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """A chunk's turn: receive what waits, the silent iterations, and the last one up to the message.
 
-    Gives the chunk's states, the shared state before the last server step, and the chunk's share of the mean message.
+    Gives the chunk's states, the shared state before the last server step, and the chunk's share of the mean message. `kind`
+    says which coins fall in the last iteration, where that can be done together with those before it.
     """
     (common, own), (waiting, first, end) = streams, when
     client, receive = (_everyone(algorithm, program, method) for method in ("client", "receive"))
+    plan_of = partial(algorithm.plan, common)
 
     def go(k: Any, shared: Any, private: Any) -> tuple[Any, Any]:
-        plan = algorithm.plan(common, k)
-        if how is None or not how.speaks:
-            return client(plan, shared, private, own, k)
-        at = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], (plan, shared, k))
-        return clients(how, algorithm, program, at, private, own, 1)
+        private, message = client(plan_of(k), shared, private, own, k)
+        return private, weighted_mean(program[2], [message])
 
     if _receives(algorithm):
-        plan = algorithm.plan(common, jnp.maximum(waiting, 0))
+        plan = plan_of(jnp.maximum(waiting, 0))
         private = jax.lax.cond(
             waiting >= 0, lambda private: receive(plan, shared, private), lambda private: private, private
         )
-
-    def share(message: Any) -> Any:
-        return weighted_mean(program[2], [message])
-
     nothing = None
     if alone:
-        shape = jax.eval_shape(lambda: share(go(first, shared, private)[1]))
+        shape = jax.eval_shape(lambda: go(first, shared, private)[1])
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
 
-        def silent(k: Any, carry: tuple) -> tuple:
-            shared, private = carry
-            private, _ = go(k, shared, private)
-            plan = algorithm.plan(common, k)
-            shared = algorithm.server(plan, shared, nothing)
-            return shared, receive(plan, shared, private)
+    def one(k: Any, carry: tuple) -> tuple:
+        """A silent iteration."""
+        shared, private = carry
+        private, _ = go(k, shared, private)
+        shared = algorithm.server(plan_of(k), shared, nothing)
+        return shared, receive(plan_of(k), shared, private)
 
-        def some(block: Any, carry: tuple) -> tuple:
-            """A few silent iterations of everybody in one kernel."""
-            shared, private = carry
-            k = first + block * TOGETHER + jnp.arange(TOGETHER, dtype=jnp.int32)
-            plans = jax.vmap(algorithm.plan, in_axes=(None, 0))(common, k)
+    def some(first: Any, states: tuple, last: Last | None = None) -> tuple:
+        """A few of them, as many as there are left, and maybe the last one."""
+        assert how is not None
+        k = first + jnp.arange(how.together, dtype=jnp.int32)
+        silent = Silent(jax.vmap(plan_of)(k), k, k < until, k < end - 1) if how.together else None
+        return clients(how, algorithm, program, states, own, silent, last)
 
-            def serve(shared: Any, at: tuple) -> tuple:
-                plan, k = at
-                moved = algorithm.server(plan, shared, nothing)
-                return tree.select(k < end - 1, moved, shared), shared
-
-            after, before = jax.lax.scan(serve, shared, (plans, k), unroll=True)  # small, and as a loop mostly overhead
-            count = jnp.clip(last - k[0], 0, TOGETHER)
-            assert how is not None
-            return after, clients(how, algorithm, program, (plans, before, k), private, own, count)[0]
-
-        last = end if quiet else end - 1
-        if how is None:
-            shared, private = jax.lax.fori_loop(first, last, silent, (shared, private))
-        else:
-            shared, private = jax.lax.fori_loop(0, -((first - last) // TOGETHER), some, (shared, private))
+    until = end if quiet else end - 1
+    if how is None:
+        if alone:
+            shared, private = jax.lax.fori_loop(first, until, one, (shared, private))
+    elif how.together:
+        left = until - first - (0 if kind is None else how.together)  # with the last one go up to as many
+        blocks = jnp.maximum(-(-left // how.together), 0)
+        shared, private = jax.lax.fori_loop(
+            0, blocks, lambda i, carry: some(first + i * how.together, carry)[0], (shared, private)
+        )
+        first = first + blocks * how.together
     if quiet:
         return private, shared, nothing
-    private, message = go(end - 1, shared, private)
-    return private, shared, share(message)
+    if kind is None:
+        private, mean = go(end - 1, shared, private)
+    else:
+        (shared, private), mean = some(first, (shared, private), Last(kind, plan_of(end - 1), end - 1))
+    return private, shared, mean
 
 
 @partial(jax.jit, static_argnames="how", donate_argnums=3)
@@ -395,7 +383,7 @@ def _rounds(
     def one(k: Any, carry: tuple) -> tuple:
         shared, private = carry
         private, shared, mean = _turn(
-            algorithm, program, shared, private, streams, (k - 1, k, k + 1), alone=False, quiet=False, how=how
+            algorithm, program, shared, private, streams, (k - 1, k, k + 1), alone=False, quiet=False, how=how, kind=0
         )
         return _finish(algorithm, streams[0], k, shared, mean), private
 
