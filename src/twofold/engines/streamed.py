@@ -149,7 +149,7 @@ class Streamed(Engine):
 
     def _stretch(self, first: int, end: int) -> None:
         """Iterations first … end−1, of which only the last one communicates (or none)."""
-        when = (jnp.int32(self._waiting), jnp.int32(first), jnp.int32(end))
+        when = (np.int32(self._waiting), np.int32(first), np.int32(end))
         alone = not self._schedule.communicates.all()
         kind = int(self._schedule.kinds(end)[0, end - 1])
         # Where iterations are done together, so is the last one if it is of the right kind, or if nobody speaks in it either.
@@ -173,8 +173,8 @@ class Streamed(Engine):
         else:  # the longest first, so that nobody waits for them at the end
             found = dict(zip(self._order, self._threads.map(turn, self._order), strict=True))
             turns = [found[i] for i in range(len(self._chunks))]
-        mean = reduce(partial(jax.tree.map, jnp.add), (part for _, part in turns))
-        self.shared = _finish(self.algorithm, self._common, jnp.int32(end - 1), turns[0][0], mean)
+        mean = reduce(_add, (part for _, part in turns))
+        self.shared = _finish(self.algorithm, self._common, np.int32(end - 1), turns[0][0], mean)
         self._waiting = end - 1
 
     def _settle(self) -> None:
@@ -389,6 +389,11 @@ def _rounds(
 
     first, end = when
     return jax.lax.fori_loop(first, end, one, (shared, private))
+
+
+@jax.jit
+def _add(first: Any, second: Any) -> Any:
+    return jax.tree.map(jnp.add, first, second)
 
 
 @jax.jit
