@@ -82,7 +82,7 @@ class Simulate(Engine):
 
     def fetch(self, snapshots: Snapshots, slot: int, row: int) -> Snapshots:
         """One iterate, on the host."""
-        return jax.tree.map(lambda leaf: np.asarray(leaf[slot, row]), snapshots)
+        return jax.tree.map(np.asarray, _pick(snapshots, np.int32(slot), np.int32(row)))
 
 
 def repeat_state(first: State, times: int) -> State:
@@ -122,6 +122,11 @@ def report(algorithm: Algorithm, program: tuple, state: State) -> Snapshots:
 
 
 _show = jax.jit(report)
+
+
+@jax.jit  # array by array, outside a compiled program, it would take ten times as long for every seed
+def _pick(snapshots: Snapshots, slot: Any, row: Any) -> Snapshots:
+    return jax.tree.map(lambda leaf: leaf[slot, row], snapshots)
 
 
 def alone(mean: Any) -> Any:
