@@ -43,6 +43,9 @@ def branch(condition: Any, yes: Callable[[], Pytree], no: Callable[[], Pytree]) 
 
 
 _UNROLLED: ContextVar[bool] = ContextVar("unrolled", default=False)
+_STEPS: ContextVar[tuple[tuple[Any, Any], ...]] = ContextVar(
+    "steps", default=()
+)  # being traced: number, and of how many
 
 
 @contextmanager
@@ -63,9 +66,22 @@ def repeat(times: Any, body: Callable[[Any, Pytree], Pytree], start: Pytree) -> 
         for i in range(int(times)):
             start = body(jnp.asarray(i, jnp.int32), start)
         return start
+
+    def step(i: Any, state: Pytree) -> Pytree:
+        token = _STEPS.set((*_STEPS.get(), (i, times)))
+        try:
+            return body(i, state)
+        finally:
+            _STEPS.reset(token)
+
     if isinstance(times, int) and times == 1:
-        return body(jnp.int32(0), start)
-    return lax.fori_loop(jnp.int32(0), jnp.asarray(times, jnp.int32), body, start)
+        return step(jnp.int32(0), start)
+    return lax.fori_loop(jnp.int32(0), jnp.asarray(times, jnp.int32), step, start)
+
+
+def steps(number: Any) -> int | None:
+    """How many steps the `repeat` has whose step now being traced has this very number; None where that is not known."""
+    return next((count for i, count in _STEPS.get() if i is number and isinstance(count, int)), None)
 
 
 def _explicit(function: Callable[[], Pytree]) -> tuple[Callable[[list], Pytree], list, int]:

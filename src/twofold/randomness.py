@@ -20,11 +20,36 @@ import jax.numpy as jnp
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
-class Key(NamedTuple):
-    """The key `fold_in(words, number)`, its hash not yet taken."""
+class Ahead(NamedTuple):
+    """Row numbers drawn ahead of their use: of a key itself, and of its own keys for 0, 1, 2, …, where there are any."""
 
-    words: jax.Array
-    number: jax.Array
+    own: jax.Array | None
+    each: jax.Array | None
+
+    def rows(self, size: int) -> jax.Array | None:
+        """The first `size` of the key itself."""
+        return None if self.own is None else self.own[:size]
+
+    def at(self, number: Any) -> Ahead | None:
+        """What was drawn for the key of a number."""
+        return None if self.each is None else Ahead(self.each[number], None)
+
+
+@jax.tree_util.register_pytree_node_class
+class Key:
+    """The key `fold_in(words, number)`, its hash not yet taken; `ahead` are its rows where they are drawn already."""
+
+    def __init__(self, words: jax.Array, number: jax.Array, ahead: Any = None) -> None:
+        self.words, self.number, self.ahead = words, number, ahead
+
+    def tree_flatten(self) -> tuple[tuple, None]:
+        """A draw takes the key alone: what was drawn ahead is looked up before."""
+        return (self.words, self.number), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: tuple) -> Key:
+        """The same without rows, which are then drawn on the spot."""
+        return cls(*children)
 
 
 def _threefry(words: jax.Array, first: Any, second: Any) -> tuple[jax.Array, jax.Array]:
@@ -56,14 +81,14 @@ def root(seed: int) -> jax.Array:
     return jax.random.key_data(jax.random.key(seed, impl="threefry2x32"))
 
 
-def of(words: jax.Array, number: Any) -> Key:
+def of(words: jax.Array, number: Any, ahead: Any = None) -> Key:
     """The key of a number (an iteration) in a stream."""
-    return Key(words, jnp.asarray(number).astype(jnp.uint32))
+    return Key(words, jnp.asarray(number).astype(jnp.uint32), ahead)
 
 
 def at(key: Key, number: Any) -> Key:
     """A key's own key for a number (a local step, a second coin); nothing where everything is drawn already."""
-    return key if key is None else of(hashed(key), number)
+    return key if key is None else of(hashed(key), number, None if key.ahead is None else key.ahead.at(number))
 
 
 def common(words: jax.Array) -> jax.Array:
@@ -90,9 +115,14 @@ def coin(key: Key, probability: Any) -> jax.Array:
     return uniform < jnp.asarray(probability, jnp.float32)
 
 
-@partial(_compiled, static_argnums=2)
 def rows(key: Key, count: Any, size: int) -> jax.Array:
     """`size` row numbers of a client with `count` rows, uniform (to within count/2³²), with replacement."""
+    found = None if key.ahead is None else key.ahead.rows(size)
+    return _rows(key, count, size) if found is None else found
+
+
+@partial(_compiled, static_argnums=2)
+def _rows(key: Key, count: Any, size: int) -> jax.Array:
     return _high(bits(key, size), jnp.asarray(count).astype(jnp.uint32)).astype(jnp.int32)
 
 

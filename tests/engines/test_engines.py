@@ -64,12 +64,14 @@ class SpyOracle:
     def sample(self, key: Any, size: int | None) -> Any:
         sample = self._oracle.sample(key, size)
         if sample is not None:
-            self._tape.note("rows", *key, sample.index)
+            self._tape.note("rows", key.words, key.number, sample.index)
         return sample
 
     def order(self, key: Any) -> Any:
         order = self._oracle.order(key)
-        self._tape.note("order", *key, jnp.where(jnp.arange(len(order)) < self._oracle.count, order, -1))
+        self._tape.note(
+            "order", key.words, key.number, jnp.where(jnp.arange(len(order)) < self._oracle.count, order, -1)
+        )
         return order
 
     def slice(self, order: Any, start: Any, size: int) -> Any:
@@ -91,7 +93,7 @@ class Spy(Algorithm):
         return self.inner.silent
 
     def client(self, plan: Any, shared: Any, private: Any, oracle: Any, key: Any) -> Any:
-        self.tape.note("coins", *key, *jax.tree.leaves(plan))
+        self.tape.note("coins", key.words, key.number, *jax.tree.leaves(plan))
         return self.inner.client(plan, shared, private, SpyOracle(oracle, self.tape), key)
 
     def init(self, w0: Any) -> Any:

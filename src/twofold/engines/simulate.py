@@ -17,6 +17,7 @@ import numpy as np
 from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm
 from twofold.control import branch
+from twofold.engines.ahead import asked
 from twofold.engines.base import Engine, Snapshots
 from twofold.problem import Oracle, Problem, weighted_mean
 from twofold.tree import Pytree
@@ -146,13 +147,15 @@ def step(
 ) -> State:
     """One iteration of all clients and the server; `total` adds up the means of clients that are elsewhere.
 
+    `own` are each bucket's streams, and the rows drawn ahead from them.
     `turns` says in how many turns each bucket's clients do their part of it; by default all are at work at once.
     """
     objective, scale, stacks = program
 
-    def client(member: Any, private: Any, key: jax.Array) -> Any:
+    def client(member: Any, private: Any, own: tuple) -> Any:
+        words, ahead = own
         oracle = Oracle(objective, scale, member)
-        return algorithm.client(plan, state.shared, private, oracle, randomness.of(key, k))
+        return algorithm.client(plan, state.shared, private, oracle, randomness.of(words, k, ahead))
 
     def work(stacks: tuple, privates: tuple, own: tuple) -> tuple[tuple, Any]:
         """The new private states of these clients, and their share of the mean message."""
@@ -206,21 +209,30 @@ def advance(
     draw = jax.vmap(algorithm.plan, in_axes=(None, 0))
     plans = jax.vmap(draw, in_axes=(0, None), out_axes=1)(common, numbers) if many else draw(common, numbers)
 
-    def one(state: State, own: tuple, plan: Any, k: Any) -> tuple[State, Snapshots | None]:
-        state = step(algorithm, program, state, plan, own, k, total, turns)
+    needs = asked(algorithm, program, state, plans, own, many)
+
+    def rows(own: tuple, k: Any) -> tuple:
+        """What each bucket's clients sample in iteration k."""
+        everyone = zip(needs, program[2], own, strict=True)
+        return tuple(jax.vmap(partial(need.draw, k=k))(stack.count, words) for need, stack, words in everyone)
+
+    def one(state: State, own: tuple, ahead: tuple, plan: Any, k: Any) -> tuple[State, Snapshots | None]:
+        state = step(algorithm, program, state, plan, tuple(zip(own, ahead, strict=True)), k, total, turns)
         return state, None if buffer is None else report(algorithm, program, state)
 
-    all_seeds = jax.vmap(one, in_axes=(0, 0, 0, None)) if many else one
+    all_seeds = jax.vmap(one, in_axes=(0, 0, 0, 0, None)) if many else one
+    all_rows = jax.vmap(rows, in_axes=(0, None)) if many else rows
 
     def body(i: Any, carry: tuple) -> tuple:
-        state, kept = carry
-        state, shot = all_seeds(state, own, jax.tree.map(lambda leaf: leaf[i], plans), k + i)
+        state, kept, ahead = carry
+        state, shot = all_seeds(state, own, ahead, jax.tree.map(lambda leaf: leaf[i], plans), k + i)
         # The last slot takes what nobody asked for: a plain write is cheaper than a branch around a buffer, and than `.at`,
         # which would ask whether the slot is there.
         put = partial(jax.lax.dynamic_update_index_in_dim, index=slots[i], axis=0)
-        return state, jax.tree.map(put, kept, shot)
+        # For the next iteration; what this one draws for itself, XLA would draw again wherever it is used.
+        return state, jax.tree.map(put, kept, shot), all_rows(own, k + i + 1)
 
-    return jax.lax.fori_loop(jnp.int32(0), count, body, (state, buffer))
+    return jax.lax.fori_loop(jnp.int32(0), count, body, (state, buffer, all_rows(own, k)))[:2]
 
 
 _advance = partial(jax.jit, static_argnames=("many", "total"), donate_argnums=(2, 3))(advance)
