@@ -96,6 +96,7 @@ def test_what_an_iteration_does_is_found_out():
         return recipe(complete(problem, algorithm, None)[0], problem)
 
     assert found(A.ACD()) == Recipe((), 4, (True, True), (1,))
+    assert found(A.ACD(p_w=1e-9)) == Recipe((), 16, (True, True), (1,))  # nobody speaks as far as one can see
     assert found(A.ACD(p_w=0.2)) == Recipe((), 8, (True, True), (1,))
     # The reference point and its gradient are passed on, and need not be written. A refresh takes all rows.
     assert found(A.ASVRCD(p_w=0.01)) == Recipe((1,), 16, (True, True, False, False), (1,))

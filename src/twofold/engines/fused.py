@@ -145,7 +145,7 @@ def _recipe(algorithm: Algorithm, problem: Problem) -> Recipe:
         raise Unsupported("an iteration without coins")
     together = 0
     if algorithm.silent:  # up to twice as many as are usual, so that most rounds are one piece
-        usual = int(memory.between_rounds(algorithm, 1.0)[0])
+        usual = int(memory.usual_stretch(algorithm))
         together = min(TOGETHER, 1 << usual.bit_length(), MOST_ROWS // first.rows if first.draws else TOGETHER)
     alike = {kind: look for kind in speaking if (look := found[kind]) is not None and look.draws == first.draws}
     moves = np.any([look.moves for look in (first, *alike.values())], axis=0)

@@ -82,27 +82,36 @@ def need(algorithm: Algorithm, problem: Problem) -> Need:
     parameters = _nbytes((w, beta))
     working = state + message + 2 * parameters
     used = float(np.mean(counts))
-    iterations, evaluated = (float(n) for n in between_rounds(algorithm, used))
+    rounds, evaluated = (float(n) for n in _coming(algorithm, used))
+    rounds = rounds or LOOKED_AT  # who never speaks may be recorded every time
+    iterations, evaluated = LOOKED_AT / rounds, evaluated / rounds
     # Local steps take a batch each; where iterations may be silent, each asks for a few gradients, rarely for a full one.
     gradients = 4 * iterations if algorithm.silent else evaluated / (getattr(algorithm, "batch", None) or used)
     turn = evaluated * row + gradients * 4 * parameters
     return Need(problem.M, rows * row, state * problem.M, working, int(turn))
 
 
+LOOKED_AT = 256
+"""Iterations after the first, by whose coins it is judged how many a method has between two rounds."""
+
+
+def usual_stretch(algorithm: Algorithm) -> float:
+    """Iterations from one round to the next, on average; as many as are looked at where nobody speaks."""
+    return LOOKED_AT / max(int(_coming(algorithm, 1.0)[0]), 1)
+
+
 @jax.jit
-def between_rounds(algorithm: Algorithm, rows: Any) -> tuple[Any, Any]:
-    """Iterations, and rows that a client evaluates, from round to round, on average over some iterations after the first."""
+def _coming(algorithm: Algorithm, rows: Any) -> tuple[Any, Any]:
+    """Rounds in the iterations that are looked at, and rows that a client evaluates in them."""
     stream = randomness.common(randomness.root(0))
 
     def one(k: Any) -> tuple[Any, Any]:
         plan = algorithm.plan(stream, k)
         speaks = reduce(jnp.logical_or, jax.tree.leaves(algorithm.sends(plan)))
-        return jnp.asarray(sum(algorithm.evaluations(plan, rows)), jnp.result_type(float)), speaks
+        return speaks, jnp.asarray(sum(algorithm.evaluations(plan, rows)), jnp.result_type(float))
 
-    numbers = jnp.arange(1, 257, dtype=jnp.int32)
-    evaluated, speaks = jax.vmap(one)(numbers)
-    rounds = jnp.where(jnp.any(speaks), jnp.sum(speaks), len(numbers))  # who never speaks may be recorded every time
-    return len(numbers) / rounds, jnp.sum(evaluated) / rounds
+    speaks, evaluated = jax.vmap(one)(jnp.arange(1, LOOKED_AT + 1, dtype=jnp.int32))
+    return jnp.sum(speaks), jnp.sum(evaluated)
 
 
 @jax.jit
