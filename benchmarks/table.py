@@ -144,8 +144,9 @@ def _shares(cases: list[dict]) -> list[dict]:
     for found in cases:
         for r in found["rows"]:
             goal = GPU_GOALS[r["method"]] if found["case"] != "million" and not found.get("kept") else None
-            kept = f", rows in {found['kept']}, {r['ms']:.3g} ms" if found.get("kept") else ""
-            met = None if goal is None else r["share"] >= goal
+            kept = f", rows in {found['kept']}" if found.get("kept") else ""
+            kept += f", {r['ms']:.3g} ms" if kept and "ms" in r else ""
+            met = None if goal is None or r["share"] is None else r["share"] >= goal
             out.append(
                 row(
                     f"{found['device']}, {GPU_CASES[found['case']]}, {r['method']}{kept}",
