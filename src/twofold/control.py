@@ -43,9 +43,8 @@ def branch(condition: Any, yes: Callable[[], Pytree], no: Callable[[], Pytree]) 
 
 
 _UNROLLED: ContextVar[bool] = ContextVar("unrolled", default=False)
-_STEPS: ContextVar[tuple[tuple[Any, Any], ...]] = ContextVar(
-    "steps", default=()
-)  # being traced: number, and of how many
+_STEPS: ContextVar[tuple[tuple[Any, Any], ...]] = ContextVar("steps", default=())
+"""The steps of loops that are being traced: the number of each, and of how many."""
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import twofold as tw
+from twofold import randomness, tree
 from twofold.control import repeat, unrolled
 from twofold.engines.fused import Recipe, recipe
 from twofold.engines.streamed import Streamed
@@ -47,8 +48,10 @@ def make(
     return tw.Problem(made, tw.Clients.from_list(pairs), buckets=[list(range(len(counts)))])
 
 
-def run(problem: tw.Problem, algorithm: Any, together: bool, iterations: tuple[int, ...] = (11, 3)) -> Any:
-    engine = Streamed(algorithm, problem, [5], problem.start, fused=together)
+def run(
+    problem: tw.Problem, algorithm: Any, together: bool, iterations: tuple[int, ...] = (11, 3), chunk: int | None = None
+) -> Any:
+    engine = Streamed(algorithm, problem, [5], problem.start, fused=together, chunk=chunk)
     assert (engine.recipe is not None) is together
     done = 0
     for count in iterations:
@@ -66,6 +69,34 @@ def test_more_silent_iterations_than_are_done_together():
     lengths = np.diff(np.flatnonzero(engine._schedule.kinds(90)[0]), prepend=-1)
     assert max(lengths) > 2 * 16 and min(lengths) < 16
     near(run(problem, algorithm, True, (70, 20)), run(problem, algorithm, False, (70, 20)))
+
+
+class Coin(NamedTuple):
+    k: Any
+    skip: Any
+
+
+@record
+class Skips(A.LSGD):
+    """Local steps, except where a coin falls: then everybody sends what it was sent."""
+
+    def plan(self, stream: Any, k: Any) -> Any:
+        return Coin(jnp.asarray(k, jnp.int32), randomness.coin(randomness.of(stream, k), 0.5))
+
+    def client(self, plan: Any, shared: Any, private: Any, oracle: Any, key: Any) -> Any:
+        moved, message = super().client(plan, shared, private, oracle, key)
+        return tree.select(plan.skip, (private, message._replace(w=shared.w)), (moved, message))
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+@pytest.mark.parametrize(
+    ("objective", "algorithm"), [("local", A.ASCD(p_w=0.5)), ("mixture", Skips(eta=0.1))], ids=["nothing", "something"]
+)
+def test_a_coin_with_which_nobody_speaks_or_everybody(objective: str, algorithm: Any, chunk: int | None):
+    """A coin of a method whose message is empty, and one of a method that speaks in every iteration."""
+    problem = make(objective)
+    near(run(problem, complete(problem, algorithm, None)[0], True, chunk=chunk),
+         run(problem, complete(problem, algorithm, None)[0], False, chunk=chunk))  # fmt: skip
 
 
 def near(found: Any, expected: Any) -> None:

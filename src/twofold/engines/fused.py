@@ -138,7 +138,6 @@ def _recipe(algorithm: Algorithm, problem: Problem) -> Recipe:
         raise Unsupported("a gradient inside the objective")
     shape = jax.eval_shape(algorithm.plan, randomness.root(0), jnp.int32(0))
     kinds = range(2 ** sum(leaf.dtype == bool for leaf in jax.tree.leaves(shape)))
-    speaking = [kind for kind in kinds if _speaks(algorithm, _known(shape, kind, 3))]
     found = {kind: _look(algorithm, problem, _known(shape, kind, 3)) for kind in kinds}
     first = found[0]
     if first is None:
@@ -147,7 +146,8 @@ def _recipe(algorithm: Algorithm, problem: Problem) -> Recipe:
     if algorithm.silent:  # up to twice as many as are usual, so that most rounds are one piece
         usual = int(memory.usual_stretch(algorithm))
         together = min(TOGETHER, 1 << usual.bit_length(), MOST_ROWS // first.rows if first.draws else TOGETHER)
-    alike = {kind: look for kind in speaking if (look := found[kind]) is not None and look.draws == first.draws}
+    last = [kind for kind in kinds if kind or not algorithm.silent]
+    alike = {kind: look for kind in last if (look := found[kind]) is not None and look.draws == first.draws}
     moves = np.any([look.moves for look in (first, *alike.values())], axis=0)
     return Recipe(first.draws, together, tuple(moves.tolist()), tuple(alike))
 
@@ -158,10 +158,6 @@ class _Look(NamedTuple):
     draws: tuple[int, ...]
     rows: int
     moves: list[bool]
-
-
-def _speaks(algorithm: Algorithm, plan: Any) -> bool:
-    return any(map(bool, jax.tree.leaves(algorithm.sends(plan))))
 
 
 def _look(algorithm: Algorithm, problem: Problem, plan: Any) -> _Look | None:

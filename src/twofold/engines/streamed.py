@@ -130,7 +130,8 @@ class Streamed(Engine):
 
     def advance(self, k: int, count: int, slots: np.ndarray) -> None:
         """Iterations k … k+count−1, in stretches that end with a round of communication."""
-        if self.recipe is not None and not self.algorithm.silent and len(self._chunks) == 1:
+        alike = not self.algorithm.silent and not self._schedule.coins  # every iteration is a round of the same kind
+        if self.recipe is not None and alike and len(self._chunks) == 1:
             one, when = self._chunks[0], (jnp.int32(k), jnp.int32(k + count))
             self.shared, private = _rounds(
                 self.algorithm, self._program(one, turned=True), self.shared, self._kept.get(0, one),
@@ -138,8 +139,10 @@ class Streamed(Engine):
             )  # fmt: skip
             self._kept.put(0, one, private)
             return
-        speaks = self._schedule.communicates[self._schedule.kinds(k + count)[0, k:]]
-        ends = k + np.union1d(np.flatnonzero(speaks) + 1, [count])
+        kinds = self._schedule.kinds(k + count)[0, k:]
+        # Iterations are done together where no coin fell, whether or not anybody speaks with one.
+        last = self._schedule.communicates[kinds] | ((kinds != 0) & (self.recipe is not None))
+        ends = k + np.union1d(np.flatnonzero(last) + 1, [count])
         for first, end in zip([k, *ends[:-1].tolist()], ends.tolist(), strict=True):
             self._stretch(first, end)
 
@@ -148,13 +151,13 @@ class Streamed(Engine):
         jax.block_until_ready((self.shared, self._kept.on_device))
 
     def _stretch(self, first: int, end: int) -> None:
-        """Iterations first … end−1, of which only the last one communicates (or none)."""
+        """Iterations first … end−1, of which only the last one communicates (or none), or is of another kind."""
         when = (np.int32(self._waiting), np.int32(first), np.int32(end))
         alone = not self._schedule.communicates.all()
         kind = int(self._schedule.kinds(end)[0, end - 1])
-        # Where iterations are done together, so is the last one if it is of the right kind, or if nobody speaks in it either.
-        quiet = self.recipe is not None and alone and not self._schedule.communicates[kind]
-        last = kind if self.recipe is not None and kind in self.recipe.kinds else None
+        # Where iterations are done together, so is the last one if it is like the others, or of a kind that can be.
+        quiet = self.recipe is not None and kind == 0 and not self._schedule.communicates[0]
+        last = kind if self.recipe is not None and not quiet and kind in self.recipe.kinds else None
 
         def turn(i: int) -> tuple[Any, Any]:
             one = self._chunks[i]
