@@ -13,7 +13,8 @@ from numpy.testing import assert_allclose
 import twofold as tw
 from twofold import randomness, tree
 from twofold.control import repeat, unrolled
-from twofold.engines.fused import Recipe, recipe
+from twofold.engines import memory
+from twofold.engines.fused import Products, Recipe, products, recipe
 from twofold.engines.streamed import Streamed
 from twofold.solver import complete
 from twofold.tree import record
@@ -113,6 +114,22 @@ def test_the_same_iterates_as_without_it(name: str):
     assert float(np.abs(expected.parts[0]).max()) > 1e-3  # something has moved
 
 
+@pytest.mark.parametrize(
+    ("name", "objective"),
+    [
+        ("acd", "mixture"),
+        ("acd", "local"),
+        ("svrcd", "mixture"),
+        ("lsgd, all rows", "mixture"),
+        ("lsgd, all rows", "traditional"),
+    ],
+)
+def test_more_rows_than_are_written_as_a_sum(name: str, objective: str):
+    problem = make(objective, counts=(50, 33, 7))
+    algorithm, _ = complete(problem, METHODS[name], None)
+    near(run(problem, algorithm, True), run(problem, algorithm, False))
+
+
 @pytest.mark.parametrize("objective", [name for name in OBJECTIVES if name != "mixture"])
 def test_the_same_iterates_for_every_objective(objective: str):
     problem = make(objective)
@@ -126,14 +143,96 @@ def test_what_an_iteration_does_is_found_out():
     def found(algorithm: Any) -> Recipe | None:
         return recipe(complete(problem, algorithm, None)[0], problem)
 
-    assert found(A.ACD()) == Recipe((), 4, (True, True), (1,))
-    assert found(A.ACD(p_w=1e-9)) == Recipe((), 16, (True, True), (1,))  # nobody speaks as far as one can see
-    assert found(A.ACD(p_w=0.2)) == Recipe((), 8, (True, True), (1,))
+    assert found(A.ACD()) == Recipe((), 64, (True, True), (0, 1))
     # The reference point and its gradient are passed on, and need not be written. A refresh takes all rows.
-    assert found(A.ASVRCD(p_w=0.01)) == Recipe((1,), 16, (True, True, False, False), (1,))
-    assert found(A.ASVRCD(p_w=0.01, batch=20)) == Recipe((20,), 3, (True, True, False, False), (1,))  # 64 rows at most
+    assert found(A.ASVRCD(p_w=0.01)) == Recipe((1,), 16, (True, True, False, False), (0, 1))
+    assert found(A.ASVRCD(p_w=1e-9)) == Recipe(
+        (1,), 16, (True, True, False, False), (0, 1)
+    )  # nobody speaks that one sees
+    assert found(A.ASVRCD(p_w=0.2)) == Recipe((1,), 8, (True, True, False, False), (0, 1))
+    assert found(A.ASVRCD(p_w=0.01, batch=20)) == Recipe(
+        (20,), 3, (True, True, False, False), (0, 1)
+    )  # 64 rows at most
     assert found(A.LSGD(tau=3, batch=4)) == Recipe((4, 4, 4), 0, (True,), (0,))
     assert found(A.LSGD(tau=2, batch=None)) == Recipe((), 0, (True,), (0,))
+
+
+# ---- many rows, whose products are kept in half precision ------------------------------------------------------------
+
+
+def crowd(**options: Any) -> tw.Problem:
+    return make(counts=(100, 80, 30), features=100, **options)
+
+
+def test_many_rows_are_done_by_their_products():
+    """Where they are worth it: float32, no higher precision asked for, rounds far apart, and memory for them."""
+    slow, fast = A.ACD(p_w=0.1), A.ACD(p_w=0.5)
+    assert recipe(complete(crowd(), slow, None)[0], crowd()) is None  # float64
+    with jax.enable_x64(False):
+        problem = crowd()
+        slow, fast = (complete(problem, method, None)[0] for method in (slow, fast))
+        assert recipe(slow, problem) == Recipe((), 64, (True, True), (0, 1), halves=True)
+        assert recipe(fast, problem) is None
+        with jax.default_matmul_precision("highest"):
+            assert recipe(slow, problem) is None
+        assert Streamed(slow, problem, [5], problem.start, fused=True, state="host").recipe is None
+
+
+def test_many_rows_are_not_if_there_is_no_room_for_products(monkeypatch: pytest.MonkeyPatch):
+    with jax.enable_x64(False):
+        problem = crowd()
+        algorithm = complete(problem, A.ACD(p_w=0.1), None)[0]
+        need = memory.need(algorithm, problem)
+        monkeypatch.setattr(memory, "LARGE", 0)
+        kept = 3 * 100**2 * 2
+        for room, fits in ((need.at_once(3) + kept, True), (need.at_once(3) + kept - 10, False)):
+            monkeypatch.setattr(memory, "free", lambda room=room: (room + 1) / memory.SHARE)
+            assert (recipe(algorithm, problem) is not None) is fits
+
+
+@pytest.mark.parametrize("objective", ["mixture", "adaptive", "local"])
+def test_half_precision_products_make_the_same_steps(objective: str):
+    with jax.enable_x64(False):
+        problem = crowd(objective=objective)
+        algorithm, _ = complete(problem, A.ACD(p_w=0.05), None)
+        found, expected = (run(problem, algorithm, together, (100, 60)) for together in (True, False))
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert_allclose(a, b, rtol=0, atol=2**-11 * np.abs(b).max(initial=0))
+
+
+def test_half_precision_products_lead_to_the_same_optimum():
+    """F − F*, in float64, as one by one: scores are found anew in every round, and rounding with them."""
+    exact = crowd()
+    star = tw.solve(exact, "acd", iterations=3000)
+    least = float(exact.value(star.w, star.beta))
+    with jax.enable_x64(False):
+        problem = crowd()
+        algorithm, _ = complete(problem, A.ACD(p_w=0.1), None)
+        ends = [run(problem, algorithm, together, (1500,)) for together in (True, False)]
+    gaps = [float(exact.value(*jax.tree.map(np.float64, (end.w, exact.join(end.parts))))) - least for end in ends]
+    assert max(gaps) < 1e-9 < 2**-23 * least  # nothing that a sum of float32 could tell
+
+
+@pytest.mark.parametrize("size", [1e-20, 1.0, 1e9])
+def test_products_of_rows_in_half_precision(size: float):
+    random = np.random.default_rng(0)
+    x = (1e4 * random.normal(size=(3, 90, 70))).astype(np.float32)
+    x[1] = 0
+    slopes = (size * random.normal(size=(90, 4))).astype(np.float32)
+    with jax.enable_x64(False):
+        kept = products(Recipe((), 64, (), (), halves=True), jnp.asarray(x))
+        assert kept.table.dtype == jnp.float16
+        found = jax.vmap(lambda one: one.times(jnp.asarray(slopes)))(kept)
+    assert found.dtype == jnp.float32
+    table = np.einsum("mnd,mkd->mnk", x.astype(float), x.astype(float))
+    exact = table @ slopes.astype(float)
+    bound = np.abs(table) @ np.abs(slopes) + 2**-13 * table.max() * np.abs(slopes).sum()
+    assert np.all(np.abs(found - exact) <= 2**-11 * bound)
+    assert np.all(np.asarray(found)[1] == 0)
+    # Where the table is exact, all that is left to round are slopes.
+    few = Products(jnp.asarray(random.integers(-9, 9, (90, 90)), jnp.float16), jnp.float32(16.0))
+    exact = 16.0 * np.asarray(few.table, float) @ slopes.astype(float)
+    assert_allclose(few.times(jnp.asarray(slopes)), exact, rtol=0, atol=2**-19 * np.abs(exact).max())
 
 
 @record

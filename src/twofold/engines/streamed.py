@@ -26,7 +26,7 @@ from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm
 from twofold.engines import layout, memory
 from twofold.engines.base import Engine, Snapshots, Threads
-from twofold.engines.fused import Last, Recipe, Silent, clients, recipe
+from twofold.engines.fused import Products, Recipe, When, clients, products, put, recipe
 from twofold.engines.schedule import Schedule
 from twofold.engines.simulate import State, client_streams, first_state, report
 from twofold.problem import Oracle, Problem, weighted_mean
@@ -46,6 +46,7 @@ class Chunk(NamedTuple):
     rows: int
     stack: Any
     streams: Any
+    products: Products | None  # where data stay on the device, and iterations are done together on all rows
 
 
 class Streamed(Engine):
@@ -81,6 +82,8 @@ class Streamed(Engine):
         self._objective = (problem.objective, problem.traced_scale)
         wanted = jax.local_devices()[0].platform == "gpu" if fused is None else fused
         self.recipe = recipe(self.algorithm, problem) if wanted else None
+        if self.recipe is not None and self.recipe.halves and state != "device":
+            self.recipe = None  # products of many rows are worth it only where they are kept
         need = memory.need(self.algorithm, problem)
         if chunk is None and self.recipe is not None and state == "device" and memory.fits(need, 1):
             chunk = problem.M  # a GPU has no use for small chunks
@@ -111,10 +114,14 @@ class Streamed(Engine):
             rows = int(self.problem.clients.counts[positions].max())
             edges = np.linspace(0, len(positions), -(-len(positions) // self.chunk) + 1).round().astype(int).tolist()
             for lo, hi in pairwise(edges):
-                one = Chunk(bucket, slice(lo, hi), positions[lo:hi], rows, None, None)
+                one = Chunk(bucket, slice(lo, hi), positions[lo:hi], rows, None, None, None)
                 stack = self._data(one)
                 _, (streams,) = client_streams(key, (stack,), False)
-                yield one._replace(stack=stack if self.place == "device" else None, streams=streams)
+                one = one._replace(streams=streams)
+                if self.place == "device":
+                    together = self.recipe is not None and not self.recipe.draws
+                    one = one._replace(stack=stack, products=products(self.recipe, stack.x) if together else None)
+                yield one
 
     def _rows(self, one: Chunk) -> int:
         return int(self.problem.clients.counts[one.positions].sum())
@@ -135,16 +142,23 @@ class Streamed(Engine):
             one, when = self._chunks[0], (jnp.int32(k), jnp.int32(k + count))
             self.shared, private = _rounds(
                 self.algorithm, self._program(one, turned=True), self.shared, self._kept.get(0, one),
-                (self._common, one.streams), when, how=self.recipe,
+                (self._common, one.streams), when, one.products, how=self.recipe,
             )  # fmt: skip
             self._kept.put(0, one, private)
             return
         kinds = self._schedule.kinds(k + count)[0, k:]
-        # Iterations are done together where no coin fell, whether or not anybody speaks with one.
-        last = self._schedule.communicates[kinds] | ((kinds != 0) & (self.recipe is not None))
+        last = self._schedule.communicates[kinds]
+        if self.recipe is not None:
+            # Iterations are done together where no coin fell, whether or not anybody speaks with one, and up to one which is
+            # of a kind that can be. Who is not stands alone.
+            alone = np.flatnonzero(~np.isin(kinds, self.recipe.kinds))
+            last |= kinds != 0
+            last[alone[alone > 0] - 1] = True
         ends = k + np.union1d(np.flatnonzero(last) + 1, [count])
         for first, end in zip([k, *ends[:-1].tolist()], ends.tolist(), strict=True):
-            self._stretch(first, end)
+            step = end - first if self.recipe is None else self.recipe.together + 1
+            for some in range(first, end, step):
+                self._stretch(some, min(some + step, end))
 
     def wait(self) -> None:
         """See `Engine.wait`."""
@@ -152,20 +166,20 @@ class Streamed(Engine):
 
     def _stretch(self, first: int, end: int) -> None:
         """Iterations first … end−1, of which only the last one communicates (or none), or is of another kind."""
-        when = (np.int32(self._waiting), np.int32(first), np.int32(end))
-        alone = not self._schedule.communicates.all()
         kind = int(self._schedule.kinds(end)[0, end - 1])
-        # Where iterations are done together, so is the last one if it is like the others, or of a kind that can be.
-        quiet = self.recipe is not None and kind == 0 and not self._schedule.communicates[0]
-        last = kind if self.recipe is not None and not quiet and kind in self.recipe.kinds else None
+        how = self.recipe if self.recipe is not None and kind in self.recipe.kinds else None
 
         def turn(i: int) -> tuple[Any, Any]:
             one = self._chunks[i]
-            private, shared, part = _turn(
-                self.algorithm, self._program(one, turned=True), self.shared, self._kept.get(i, one),
-                (self._common, one.streams), when, alone=alone, quiet=quiet, how=self.recipe,
-                kind=last,
-            )  # fmt: skip
+            private = self._kept.get(i, one)
+            common = (self.algorithm, self._program(one, turned=True), self.shared, private)
+            streams, when = (self._common, one.streams), (np.int32(first), np.int32(end))
+            if how is not None:
+                shared, moved, part = _piece(*common, streams, when, one.products, how=how, kind=kind)
+                private = put(how, private, moved)
+            else:
+                alone = not self._schedule.communicates.all()
+                private, shared, part = _turn(*common, streams, (np.int32(self._waiting), *when), alone=alone)
             if self._threads is not None:  # a thread that goes on would only queue up more behind it
                 jax.block_until_ready((private, part))
             self._kept.put(i, one, private)
@@ -315,15 +329,13 @@ def _everyone(algorithm: Algorithm, program: tuple, method: str) -> Any:
     return all_of_them
 
 
-@partial(jax.jit, static_argnames=("alone", "quiet", "how", "kind"), donate_argnums=3)
+@partial(jax.jit, static_argnames="alone", donate_argnums=3)
 def _turn(
-    algorithm: Algorithm, program: tuple, shared: Any, private: Any, streams: tuple, when: tuple, alone: bool, quiet: bool,
-    how: Recipe | None, kind: int | None,
-) -> tuple[Any, Any, Any]:  # fmt: skip
+    algorithm: Algorithm, program: tuple, shared: Any, private: Any, streams: tuple, when: tuple, alone: bool
+) -> tuple[Any, Any, Any]:
     """A chunk's turn: receive what waits, the silent iterations, and the last one up to the message.
 
-    Gives the chunk's states, the shared state before the last server step, and the chunk's share of the mean message. `kind`
-    says which coins fall in the last iteration, where that can be done together with those before it.
+    Gives the chunk's states, the shared state before the last server step, and the chunk's share of the mean message.
     """
     (common, own), (waiting, first, end) = streams, when
     client, receive = (_everyone(algorithm, program, method) for method in ("client", "receive"))
@@ -350,45 +362,32 @@ def _turn(
         shared = algorithm.server(plan_of(k), shared, nothing)
         return shared, receive(plan_of(k), shared, private)
 
-    def some(first: Any, states: tuple, last: Last | None = None) -> tuple:
-        """A few of them, as many as there are left, and maybe the last one."""
-        assert how is not None
-        k = first + jnp.arange(how.together, dtype=jnp.int32)
-        silent = Silent(jax.vmap(plan_of)(k), k, k < until, k < end - 1) if how.together else None
-        return clients(how, algorithm, program, states, own, silent, last)
-
-    until = end if quiet else end - 1
-    if how is None:
-        if alone:
-            shared, private = jax.lax.fori_loop(first, until, one, (shared, private))
-    elif how.together:
-        left = until - first - (0 if kind is None else how.together)  # with the last one go up to as many
-        blocks = jnp.maximum(-(-left // how.together), 0)
-        shared, private = jax.lax.fori_loop(
-            0, blocks, lambda i, carry: some(first + i * how.together, carry)[0], (shared, private)
-        )
-        first = first + blocks * how.together
-    if quiet:
-        return private, shared, nothing
-    if kind is None:
-        private, mean = go(end - 1, shared, private)
-    else:
-        (shared, private), mean = some(first, (shared, private), Last(kind, plan_of(end - 1), end - 1))
+    if alone:
+        shared, private = jax.lax.fori_loop(first, end - 1, one, (shared, private))
+    private, mean = go(end - 1, shared, private)
     return private, shared, mean
+
+
+# Nothing is donated: every state becomes a sum of several, so that none can be written before all are read.
+@partial(jax.jit, static_argnames=("how", "kind"))
+def _piece(
+    algorithm: Algorithm, program: tuple, shared: Any, private: Any, streams: tuple, when: tuple, kept: Any, how: Recipe,
+    kind: int,
+) -> tuple[Any, list[jax.Array], Any]:  # fmt: skip
+    """The same turn, with its iterations done together, of which the last one is of this kind; see `fused.clients`."""
+    return clients(how, algorithm, program, (shared, private), streams, kept, When(when[0], when[1], kind))
 
 
 @partial(jax.jit, static_argnames="how", donate_argnums=3)
 def _rounds(
-    algorithm: Algorithm, program: tuple, shared: Any, private: Any, streams: tuple, when: tuple, how: Recipe
+    algorithm: Algorithm, program: tuple, shared: Any, private: Any, streams: tuple, when: tuple, kept: Any, how: Recipe
 ) -> tuple[Any, Any]:
     """Whole rounds of everybody, one after the other, where each iteration is one and all clients are here."""
 
     def one(k: Any, carry: tuple) -> tuple:
         shared, private = carry
-        private, shared, mean = _turn(
-            algorithm, program, shared, private, streams, (k - 1, k, k + 1), alone=False, quiet=False, how=how, kind=0
-        )
-        return _finish(algorithm, streams[0], k, shared, mean), private
+        shared, moved, mean = _piece(algorithm, program, shared, private, streams, (k, k + 1), kept, how=how, kind=0)
+        return _finish(algorithm, streams[0], k, shared, mean), put(how, private, moved)
 
     first, end = when
     return jax.lax.fori_loop(first, end, one, (shared, private))
