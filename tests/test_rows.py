@@ -18,7 +18,7 @@ from twofold import config, engines, solver
 from twofold.algorithms import ASVRCD, LSGD, L2SGDPlus
 from twofold.engines import memory
 from twofold.engines.messages import CountingOracle
-from twofold.evaluate import evaluate, predict
+from twofold.evaluate import compare, evaluate, predict
 from twofold.problem import Problem, Sample
 from twofold.solver import complete
 
@@ -112,6 +112,21 @@ def test_iterations_done_together_read_them_as_one_does(batch: int | None):
     assert_allclose(one.w, other.w, rtol=0, atol=1e-6)
     assert_allclose(one.parts[0], other.parts[0], rtol=0, atol=1e-6)
     assert np.max(np.abs(one.w)) > 0.01
+
+
+def test_a_comparison_keeps_them_so():
+    """All that is trained sees rounded rows; what is graded is not rounded."""
+    objectives = {"near": tw.objectives.mixture(LOSSES["logistic"], 0.5)}
+    models = {}
+    for label, train, rows in (
+        ("kept", general(), KEPT),
+        ("rounded", beforehand(general()), None),
+        ("exact", general(), None),
+    ):
+        found = compare(LOSSES["logistic"], train, general(), objectives, rounds=3, algorithm=LSGD(eta=0.1), rows=rows)
+        models[label] = np.concatenate([ravel_pytree((row.result.w, row.result.beta))[0] for row in found])
+    assert_allclose(models["kept"], models["rounded"], rtol=0, atol=1e-12)
+    assert np.max(np.abs(models["kept"] - models["exact"])) > 1e-6
 
 
 def test_both_stages_keep_their_rows_so(monkeypatch: pytest.MonkeyPatch):

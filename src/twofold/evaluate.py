@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -324,12 +324,14 @@ def compare(
     rounds: int | None = None,
     algorithm: str | Algorithm = "acd",
     baselines: bool = True,
+    rows: Literal["bfloat16"] | None = None,
     **options: Any,
 ) -> Comparison:
     """Train the shared model alone, each client alone and every objective given, and grade all on the test rows.
 
     `objectives` maps a name of your choice to an objective. All are solved by the same algorithm with the same `rounds`
-    and `options`, which go to `solve` (tol, seed, every, ...). Local training sends nothing: there iterations count.
+    and `options`, which go to `solve` (tol, seed, every, ...). Local training sends nothing: there iterations count. `rows` is
+    how features are kept for training, as in `Problem`.
     """
     everything: dict[str, Objective] = {}
     if baselines:
@@ -339,12 +341,12 @@ def compare(
     everything |= objectives
     if not everything:
         raise ValueError("There is nothing to compare: give objectives, or leave baselines=True.")
-    rows = []
+    found = []
     for name, objective in everything.items():
-        problem = Problem(objective, train)
+        problem = Problem(objective, train, rows=rows)
         result = solve(problem, algorithm, rounds=rounds, **options)
-        rows.append(Row(name, evaluate(problem, result, test), result, objective.equation))
-    return Comparison(tuple(rows))
+        found.append(Row(name, evaluate(problem, result, test), result, objective.equation))
+    return Comparison(tuple(found))
 
 
 # --- text -------------------------------------------------------------------------------------------------------------
