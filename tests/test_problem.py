@@ -190,6 +190,29 @@ def test_slices_of_a_reshuffling_visit_every_row_once():
     assert_allclose(parts[2].weight, [1 / 3, 1 / 3, 1 / 3, 0.0], rtol=1e-15)
 
 
+@pytest.mark.parametrize("mask", [0xFFFFFFFF, 0xFFFF0000, 0x0000000F, 0])
+@pytest.mark.parametrize("count", [2, 3, 1000, 65536])
+def test_a_reshuffling_is_the_stable_order_of_its_draws(count, mask):
+    """Also where many draws are equal, or differ only in the bits that the quick sort does not see."""
+    words = randomness.bits(randomness.of(randomness.root(1), count), count) & jnp.uint32(mask)
+    assert_array_equal(jax.jit(randomness._stable_order)(words), np.argsort(words, kind="stable"))
+
+
+@pytest.mark.parametrize("shape", [(50, 784), (50, 300), (50, 28, 28)])
+@pytest.mark.parametrize("kind", [Sample, module.Slice])
+@pytest.mark.parametrize("size", [1, 2, 10])
+def test_a_sample_of_long_rows_has_these_rows(shape, kind, size):
+    """Of one client, of many clients, of one client for many seeds."""
+    table = np.random.default_rng(0).normal(size=shape)
+    index = np.random.default_rng(1).integers(0, len(table), (4, size))
+    one = jax.jit(lambda table, index: module._take(table, kind(index, index)))
+    assert_array_equal(one(table, index[0]), table[index[0]])
+    assert_array_equal(jax.vmap(one, in_axes=(None, 0))(table, index), table[index])
+    assert_array_equal(jax.vmap(one)(np.stack(4 * [table]), index), table[index])
+    both = jax.vmap(jax.vmap(one), in_axes=(None, 0))(np.stack(4 * [table]), np.stack(3 * [index]))
+    assert_array_equal(both, np.stack(3 * [table[index]]))
+
+
 # ---- padding --------------------------------------------------------------------------------------------------------
 
 COUNTS = (3, 5, 2)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_batching import custom_vmap
 
 from twofold import randomness, tree
 from twofold.clients import ClientError, Clients
+from twofold.control import is_traced
 from twofold.curvature import real_weight
 from twofold.losses import Rows
 from twofold.objectives.base import Objective
@@ -45,7 +48,7 @@ class Member(NamedTuple):
         """
         if sample is None:
             return Rows(tree.cast(self.x), self.y, real_weight(self.capacity, self.count))
-        x, y = jax.tree.map(lambda leaf: leaf[sample.index], (self.x, self.y))
+        x, y = jax.tree.map(lambda leaf: _take(leaf, sample), (self.x, self.y))
         return Rows(tree.cast(x), y, sample.weight)
 
 
@@ -54,6 +57,52 @@ class Sample(NamedTuple):
 
     index: jax.Array  # pyright: ignore[reportIncompatibleMethodOverride]
     weight: jax.Array
+
+
+class Slice(Sample):
+    """A batch of a reshuffling: its row numbers are in memory, where a draw's are hashed again wherever they are used."""
+
+
+LONG, LINE = 1024, 64
+"""Bytes of a row from which on one client's sample is copied as `_long_rows` does, and of a line of a CPU's cache."""
+
+
+def _take(table: jax.Array, sample: Sample) -> jax.Array:
+    """The sample's rows of a table."""
+    index, row = sample.index, math.prod(table.shape[1:]) * table.dtype.itemsize
+    long = row >= LONG and len(index) > 1 and is_traced(index) and jax.default_backend() == "cpu"
+    return _long_rows(isinstance(sample, Slice))(table, index) if long else table[index]
+
+
+@cache
+def _long_rows(look: bool) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """table[index], written as updates in place, maybe with one number of every cache line looked up first.
+
+    XLA shares a gather out among all cores, which have clients of their own to work on; an update in place it does not. And a
+    core that copies row after row mostly waits for memory: it soon has as many stores pending as it can. Looking at one
+    number of each line, it asks for all of them faster. These numbers are written where the rows themselves come next,
+    so that XLA cannot leave them out.
+    """
+
+    @custom_vmap
+    def rows(table: jax.Array, index: jax.Array) -> jax.Array:
+        flat, put = table.reshape(len(table), -1), jax.lax.dynamic_update_slice
+        first, rest = jax.lax.dynamic_slice_in_dim(flat, index[0], 1), index[1:]
+        found = put(jnp.zeros((len(index), flat.shape[1]), flat.dtype), first, (0, 0))
+        if look:  # at the first line of all rows, then at the second of all, …, which is faster than row by row
+            lines = jnp.arange(0, flat.shape[1], LINE // flat.dtype.itemsize)
+            seen = flat.at[rest[None, :], lines[:, None]].get(mode="promise_in_bounds")
+            found = put(found, seen.reshape(len(rest), len(lines)), (1, 0))
+        found = put(found, flat.at[rest].get(mode="promise_in_bounds"), (1, 0))
+        return found.reshape(len(index), *table.shape[1:])
+
+    @rows.def_vmap
+    def _(axis_size: int, batched: Any, table: jax.Array, index: jax.Array) -> tuple[jax.Array, bool]:
+        # Many clients' samples are one large gather, of which all cores do well to take a share.
+        axes = tuple(0 if each else None for each in batched)
+        return jax.vmap(lambda table, index: table[index], in_axes=axes, axis_size=axis_size)(table, index), True
+
+    return rows
 
 
 class Oracle:
@@ -79,12 +128,12 @@ class Oracle:
         """A reshuffling of this client's own rows (padding, if any, comes last)."""
         return randomness.shuffle(key, self.count, self.capacity)
 
-    def slice(self, order: jax.Array, start: Any, size: int) -> Sample:
+    def slice(self, order: jax.Array, start: Any, size: int) -> Slice:
         """The rows at start … start+size−1 of a reshuffling; the last, shorter batch has only its own rows."""
         place = start + jnp.arange(size)
         real = place < self.count
         weight = real.astype(jnp.result_type(float)) / jnp.maximum(jnp.sum(real), 1)
-        return Sample(order[jnp.minimum(place, self.count - 1)], weight)
+        return Slice(order[jnp.minimum(place, self.count - 1)], weight)
 
     def value(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> jax.Array:
         """f_m(s·w, β_m)."""
