@@ -37,7 +37,7 @@ Place = Literal["device", "host", "disk"]
 PLACES: tuple[Place, ...] = ("device", "host", "disk")
 
 TERMS = 32
-"""Chunks whose shares of a mean are added in one call: one by one, twenty clients' took a hundredth of FedAvg's round."""
+"""Chunks whose shares of a mean are added in one call, which twenty clients of FedAvg notice."""
 
 
 class Chunk(NamedTuple):
