@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose
 import twofold as tw
 from twofold import randomness, tree
 from twofold.control import repeat, unrolled
-from twofold.engines import memory
+from twofold.engines import memory, streamed
 from twofold.engines.fused import Products, Recipe, products, recipe
 from twofold.engines.streamed import Streamed
 from twofold.solver import complete
@@ -70,6 +70,21 @@ def test_more_silent_iterations_than_are_done_together():
     lengths = np.diff(np.flatnonzero(engine._schedule.kinds(90)[0]), prepend=-1)
     assert max(lengths) > 2 * 16 and min(lengths) < 16
     near(run(problem, algorithm, True, (70, 20)), run(problem, algorithm, False, (70, 20)))
+
+
+def test_an_iteration_that_cannot_be_done_with_others_stands_alone(monkeypatch: pytest.MonkeyPatch):
+    """A refresh of ASVRCD takes all rows: the iterations before it are still done together."""
+    problem, turns, pieces = make(), [], []
+
+    def noted(function: Any, into: list) -> Any:
+        return lambda *arguments, **options: into.append(arguments[5]) or function(*arguments, **options)
+
+    monkeypatch.setattr(streamed, "_turn", noted(streamed._turn, turns))
+    monkeypatch.setattr(streamed, "_piece", noted(streamed._piece, pieces))
+    run(problem, complete(problem, A.ASVRCD(rho=0.3, p_w=0.2), None)[0], True, (60,))
+    assert len(turns) > 5 and all(end == first + 1 for _, first, end in turns)
+    assert max(end - first for first, end in pieces) > 2
+    assert sum(end - first for *_, first, end in turns + pieces) == 60
 
 
 class Coin(NamedTuple):
