@@ -143,7 +143,8 @@ def _product(x: jax.Array, weight: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def _written_out(x: jax.Array, weight: jax.Array) -> jax.Array:
-    columns = x.T
+    # Behind a barrier, so that steps on one sample share its columns: XLA takes them out of a loop only as something of their own.
+    columns = jax.lax.optimization_barrier(x.T)
     return reduce(jnp.add, [columns[j] * weight[j] for j in range(len(weight))])
 
 
