@@ -193,6 +193,23 @@ def test_many_rows_are_done_by_their_products():
         assert Streamed(slow, problem, [5], problem.start, fused=True, state="host").recipe is None
 
 
+def test_the_largest_client_says_whether_rows_are_many():
+    """Whatever bucket it is in: here the first one has few rows."""
+    clients = make(counts=(10, 12, 100, 90), features=100).clients
+    objective = OBJECTIVES["mixture"](tw.losses.softmax(CLASSES, l2=0.01))
+    algorithm = A.ACD(p_w=0.1)
+    for buckets in ([[0, 1], [2, 3]], [[2, 3], [0, 1]]):
+        problem = tw.Problem(objective, clients, buckets=buckets)
+        assert recipe(complete(problem, algorithm, None)[0], problem) is None  # float64: nothing is kept in halves
+        with jax.enable_x64(False):
+            problem = tw.Problem(objective, clients, buckets=buckets)
+            completed, _ = complete(problem, algorithm, None)
+            assert recipe(completed, problem) == Recipe((), 64, (True, True), (0, 1), halves=True)
+            found, expected = (run(problem, completed, together, (40,)) for together in (True, False))
+        for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            assert_allclose(one, other, rtol=0, atol=2**-11 * np.abs(other).max())
+
+
 def test_many_rows_are_not_if_there_is_no_room_for_products(monkeypatch: pytest.MonkeyPatch):
     with jax.enable_x64(False):
         problem = crowd()

@@ -171,8 +171,8 @@ def _worth_it(algorithm: Algorithm, problem: Problem, together: int) -> bool:
     are read twice, and once more for what is said.
     """
     objective, x = cast(Any, problem.objective), problem.abstract_member.x
-    (rows, features), itemsize = x.shape, x.dtype.itemsize
-    one_by_one, by_products = 2 * itemsize * features, 2 * rows + 48 * objective.loss.link.outputs
+    one_by_one = 2 * x.dtype.itemsize * x.shape[1]
+    by_products = 2 * int(problem.clients.counts.max()) + 48 * objective.loss.link.outputs
     silent = min(memory.usual_stretch(algorithm) - 1, together)
     tensor_cores = jnp.result_type(float) == jnp.float32 and cast(Any, jax.config).jax_default_matmul_precision in (
         None,
@@ -244,7 +244,7 @@ def _look_at(algorithm: Algorithm, problem: Problem, plan: Any) -> _Look:
         return jnp.stack(jax.tree.leaves((moved, message, after, points)))
 
     jax.eval_shape(iteration, jnp.ones(len(states)))
-    rows = sum(draws) if draws else problem.abstract_member.x.shape[0]
+    rows = sum(draws) if draws else int(problem.clients.counts.max())
     if draws and None in asked:
         raise Unsupported("some gradients of all rows, some of a few")
     if draws and rows > MOST_ROWS:
