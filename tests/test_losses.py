@@ -14,7 +14,7 @@ from scipy.special import expit
 
 import plain
 import twofold as tw
-from twofold import losses
+from twofold import control, losses
 from twofold.curvature import largest_eigenvalue
 from twofold.losses import Rows
 
@@ -451,12 +451,17 @@ def test_custom_predicts_only_with_a_predictor():
 # --- the same sums, in the order that is fast -------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("reused", [False, True])
 @pytest.mark.parametrize("shape", [(1, 1), (1, 15), (20, 15), (losses.FEW, losses.FEW), (losses.FEW + 1, 3)])
-def test_a_small_product_is_a_product_with_all_its_derivatives(shape: tuple[int, int]):
+def test_a_small_product_is_a_product_with_all_its_derivatives(shape: tuple[int, int], reused: bool):
     random = np.random.default_rng(5)
     x, dx = random.normal(size=(2, 3, *shape)) / shape[1] ** 0.5  # of three clients at once
     w, dw = random.normal(size=(2, 3, shape[1]))
     t = random.normal(size=(3, shape[0]))
+
+    def ours(x, w):
+        with control.reused(-1 if reused else None):
+            return losses._product(x, w)
 
     def through(product, x, w, dx, dw, t):
         def curved(x, w, t):  # not linear, so that its second derivatives are something
@@ -471,7 +476,7 @@ def test_a_small_product_is_a_product_with_all_its_derivatives(shape: tuple[int,
         lambda a, b: assert_allclose(a, b, rtol=1e-11, atol=1e-12),
         *(
             jax.jit(partial(through, product))(x, w, dx, dw, t)
-            for product in (jax.vmap(losses._product), lambda x, w: jnp.einsum("mrd,md->mr", x, w))
+            for product in (jax.vmap(ours), lambda x, w: jnp.einsum("mrd,md->mr", x, w))
         ),
     )
 

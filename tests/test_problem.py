@@ -16,8 +16,8 @@ from scipy import optimize
 
 import plain
 import twofold as tw
+from twofold import control, randomness, reference
 from twofold import problem as module
-from twofold import randomness, reference
 from twofold.data import synthetic
 from twofold.problem import Member, Oracle, Sample
 from twofold.reference import NotConvexError, minimise
@@ -216,6 +216,32 @@ def test_a_sample_of_long_rows_has_these_rows(shape, kind, size):
     assert_array_equal(jax.vmap(one)(np.stack(4 * [table]), index), table[index])
     both = jax.vmap(jax.vmap(one), in_axes=(None, 0))(np.stack(4 * [table]), np.stack(3 * [index]))
     assert_array_equal(both, np.stack(3 * [table[index]]))
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+def test_columns_are_kept_where_steps_share_a_sample(steps):
+    """Not where each step draws its own, nor where there is one step: columns would be written in vain."""
+    problem = make()
+    oracle = Oracle(problem.objective, problem.scale, problem.member(0))
+    w, beta = plain.point(problem)
+    beta, key = plain.client(beta, 0), randomness.of(randomness.root(0), 3)
+
+    def one_for_all(beta):
+        sample = oracle.sample(key, 4)
+        return control.repeat(steps, lambda r, beta: beta - 0.1 * oracle.gradient_beta(w, beta, sample), beta)
+
+    def one_for_each(beta):
+        def step(r, beta):
+            return beta - 0.1 * oracle.gradient_beta(w, beta, oracle.sample(randomness.at(key, r), 4))
+
+        return control.repeat(steps, step, beta)
+
+    kept = "optimization_barrier"
+    assert (kept in str(jax.make_jaxpr(one_for_all)(beta))) == (steps > 1)
+    assert kept not in str(jax.make_jaxpr(one_for_each)(beta))
+    assert_allclose(
+        jax.jit(one_for_all)(beta), one_for_all(beta), rtol=1e-13
+    )  # by a plain loop, in which nothing is kept
 
 
 # ---- padding --------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
-from twofold import tree
+from twofold import control, tree
 from twofold.clients import Clients
 from twofold.theory.constants import LossConstants
 from twofold.tree import Pytree, record, static
@@ -138,18 +138,20 @@ def _product(x: jax.Array, weight: jax.Array) -> jax.Array:
     products of whole columns (in the gradient: of whole rows) fuse with what is around them.
     """
     few = weight.ndim == 1 and min(x.shape) > 0 and max(x.shape) <= FEW and jax.default_backend() == "cpu"
-    return _written_out(x, weight) if few else x @ weight
+    return _written_out(control.is_reused(), x, weight) if few else x @ weight
 
 
-@jax.custom_jvp
-def _written_out(x: jax.Array, weight: jax.Array) -> jax.Array:
-    # Behind a barrier, so that steps on one sample share its columns: XLA takes them out of a loop only as something of their own.
-    columns = jax.lax.optimization_barrier(x.T)
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _written_out(reused: bool, x: jax.Array, weight: jax.Array) -> jax.Array:
+    columns = x.T
+    if reused:  # Steps on one sample share its columns: XLA takes them out of the loop as something of their own, behind a barrier.
+        # With something to do but to transpose, it writes columns at once; else it first copies the rows as they are.
+        columns = jax.lax.optimization_barrier(jnp.pad(columns, ((0, 1), (0, 0))))
     return reduce(jnp.add, [columns[j] * weight[j] for j in range(len(weight))])
 
 
 @partial(_written_out.defjvp, symbolic_zeros=True)
-def _(primals: tuple, tangents: tuple) -> tuple:
+def _(reused: bool, primals: tuple, tangents: tuple) -> tuple:
     (x, weight), (dx, dweight) = primals, tangents
     terms = []
     if not isinstance(dweight, SymbolicZero):
@@ -158,8 +160,8 @@ def _(primals: tuple, tangents: tuple) -> tuple:
         once = 1.0 * dweight
         terms.append(jnp.stack([jnp.sum(row * once) for row in x]))
     if not isinstance(dx, SymbolicZero):
-        terms.append(_written_out(dx, weight))
-    return _written_out(x, weight), reduce(jnp.add, terms)
+        terms.append(_written_out(reused, dx, weight))
+    return _written_out(reused, x, weight), reduce(jnp.add, terms)
 
 
 @record

@@ -12,16 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
 
-from twofold import randomness, tree
+from twofold import control, randomness, tree
 from twofold.clients import ClientError, Clients
-from twofold.control import is_traced
 from twofold.curvature import real_weight
 from twofold.losses import Rows
 from twofold.objectives.base import Objective
 from twofold.objectives.two_stage import TwoStage
 from twofold.randomness import Key
 from twofold.theory.constants import Constants
-from twofold.tree import Pytree
+from twofold.tree import Pytree, record, static
 
 
 class Member(NamedTuple):
@@ -52,13 +51,16 @@ class Member(NamedTuple):
         return Rows(tree.cast(x), y, sample.weight)
 
 
-class Sample(NamedTuple):
+@record
+class Sample:
     """Some of a client's rows, with their weights in the mean."""
 
-    index: jax.Array  # pyright: ignore[reportIncompatibleMethodOverride]
+    index: jax.Array
     weight: jax.Array
+    loops: int | None = static(default=None)  # in how many loops it was taken, where that is known
 
 
+@record
 class Slice(Sample):
     """A batch of a reshuffling: its row numbers are in memory, where a draw's are hashed again wherever they are used."""
 
@@ -70,7 +72,7 @@ LONG, LINE = 1024, 64
 def _take(table: jax.Array, sample: Sample) -> jax.Array:
     """The sample's rows of a table."""
     index, row = sample.index, math.prod(table.shape[1:]) * table.dtype.itemsize
-    long = row >= LONG and len(index) > 1 and is_traced(index) and jax.default_backend() == "cpu"
+    long = row >= LONG and len(index) > 1 and control.is_traced(index) and jax.default_backend() == "cpu"
     return _long_rows(isinstance(sample, Slice))(table, index) if long else table[index]
 
 
@@ -122,7 +124,7 @@ class Oracle:
         """`size` rows drawn uniformly with replacement; None for all rows."""
         if size is None:
             return None
-        return Sample(randomness.rows(key, self.count, size), jnp.full((size,), 1.0 / size))
+        return Sample(randomness.rows(key, self.count, size), jnp.full((size,), 1.0 / size), control.loops())
 
     def order(self, key: Key) -> jax.Array:
         """A reshuffling of this client's own rows (padding, if any, comes last)."""
@@ -137,7 +139,8 @@ class Oracle:
 
     def value(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> jax.Array:
         """f_m(s·w, β_m)."""
-        return self._objective.value(tree.scale(self._scale, w), beta, self._member.rows(sample), self._member.own)
+        with control.reused(None if sample is None else sample.loops):
+            return self._objective.value(tree.scale(self._scale, w), beta, self._member.rows(sample), self._member.own)
 
     def gradient_w(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> Pytree:
         """∇_w f_m(s·w, β_m)."""

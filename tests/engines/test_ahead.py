@@ -18,7 +18,8 @@ from twofold.engines import ahead
 from twofold.engines.simulate import Simulate
 from twofold.tree import record, static
 
-STEPS = 3
+STEPS, OWN = 3, 11
+DRAWN = 16  # in place of OWN: whole lanes of a CPU's
 
 
 class Plan(NamedTuple):
@@ -42,7 +43,7 @@ class Samples(Algorithm):
         return w0
 
     def init_private(self, w0: Any, beta0: Any, oracle: Any) -> Seen:
-        return Seen(jnp.zeros(4, jnp.int32), jnp.zeros((STEPS, 2), jnp.int32))
+        return Seen(jnp.zeros(OWN, jnp.int32), jnp.zeros((STEPS, 2), jnp.int32))
 
     def plan(self, stream: Any, k: Any) -> Plan:
         return Plan(jnp.asarray(k, jnp.int32))
@@ -53,7 +54,7 @@ class Samples(Algorithm):
             return seen.at[r].set(oracle.sample(randomness.at(key, number), 2).index)
 
         few = oracle.sample(key, 2).index  # the first of those below
-        own = jnp.where(few[0] == oracle.sample(key, 4).index[0], oracle.sample(key, 4).index, -1)
+        own = jnp.where(few[0] == oracle.sample(key, OWN).index[0], oracle.sample(key, OWN).index, -1)
         return Seen(own, repeat(STEPS, one, private.steps)), (shared,)
 
     def server(self, plan: Plan, shared: Any, mean: Any) -> Any:
@@ -75,7 +76,7 @@ def expected(problem: Any, seed: int, k: int, shift: int) -> list[Seen]:
     def one(m: int) -> Seen:
         key, count = randomness.of(randomness.private(randomness.root(seed), m), k), problem.clients.counts[m]
         steps = [randomness.rows(randomness.at(key, r + shift), count, 2) for r in range(STEPS)]
-        return Seen(np.asarray(randomness.rows(key, count, 4)), np.stack(steps))
+        return Seen(np.asarray(randomness.rows(key, count, OWN)), np.stack(steps))
 
     found = [[one(int(m)) for m in positions] for positions in problem.positions]
     return [Seen(*map(np.stack, zip(*bucket, strict=True))) for bucket in found]
@@ -111,9 +112,9 @@ def test_what_is_drawn_ahead(seeds: list[int], monkeypatch: pytest.MonkeyPatch):
         (found,) = ahead.asked(engine.algorithm, engine.program, engine.state, plans, streams, len(seeds) > 1)
         return found.size, found.shape
 
-    assert asked(0) == (4, (STEPS, 2))
-    assert asked(1) == (4, (0, 0))
-    monkeypatch.setattr(ahead, "MOST", 4 * (4 + STEPS * 2) * problem.M * len(seeds))
-    assert asked(0) == (4, (STEPS, 2))
+    assert asked(0) == (DRAWN, (STEPS, 2))
+    assert asked(1) == (DRAWN, (0, 0))
+    monkeypatch.setattr(ahead, "MOST", 4 * (DRAWN + STEPS * 2) * problem.M * len(seeds))
+    assert asked(0) == (DRAWN, (STEPS, 2))
     monkeypatch.setattr(ahead, "MOST", ahead.MOST - 1)
     assert asked(0) == (0, (0, 0))

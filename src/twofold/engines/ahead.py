@@ -22,6 +22,8 @@ from twofold.randomness import Ahead, Key
 
 MOST = 1 << 21
 """Bytes of row numbers up to which they are drawn ahead: more would not stay in a core's cache."""
+LANES = 8
+"""Numbers that a CPU works on at once."""
 
 
 class Asked:
@@ -33,8 +35,8 @@ class Asked:
         self.step: Asked | None = None
 
     def rows(self, size: int) -> None:
-        """So many rows of the key itself."""
-        self.size = max(self.size, size)
+        """So many rows of the key itself, and some more where a CPU's loops would do the last few one by one."""
+        self.size = max(self.size, size if size < LANES else -(-size // LANES) * LANES)
 
     def at(self, number: Any) -> Asked:
         """What will be asked of the keys below."""
