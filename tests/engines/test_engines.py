@@ -20,7 +20,7 @@ from problems import ALPHAS, LOSSES
 from problems import clients as make_clients
 from twofold import metrics
 from twofold.algorithms import ACD, ASCD, ASVRCD, LSGD, SCD, SVRCD, Algorithm, Hybrid, L2SGDPlus, PFedMe
-from twofold.engines import messages
+from twofold.engines import memory, messages, streamed
 from twofold.problem import Problem
 from twofold.solver import complete
 from twofold.theory.stepsizes import pl_schedule
@@ -322,6 +322,29 @@ class TestStreamed(Comparison):
     )
     def test_every_place_and_chunk(self, variant: str, state: str, chunk: int):
         self.compare("bucketed", variant, chunk=chunk, state=state)
+
+    @pytest.mark.parametrize("variant", ["lsgd-epochs", "l2sgd_plus", "asvrcd"])
+    def test_several_chunks_in_one_call(self, variant: str, monkeypatch: pytest.MonkeyPatch):
+        """Four clients in two calls."""
+        monkeypatch.setattr(memory, "cores", lambda: 1)
+        self.compare("bucketed", variant, chunk=1, state="device")
+
+    @pytest.mark.parametrize("algorithm", [LSGD(eta=0.1, batch=2, tau=3), LSGD(eta=0.1, batch=2, epochs=1)])
+    def test_calls_have_equally_much_to_do(self, algorithm: LSGD, monkeypatch: pytest.MonkeyPatch):
+        """By rows where a client goes through all of them, by clients where each does the same number of steps."""
+        monkeypatch.setattr(memory, "cores", lambda: 1)
+        whole = Problem(problem().objective, make_clients("logistic", sizes=(2, 12, 2, 2, 2, 2)))
+
+        def groups(**options: Any) -> list[list[int]]:
+            engine = streamed.Streamed(algorithm, whole, [0], whole.start, **options)
+            return [[int(m) for i in group for m in engine._chunks[i].positions] for group in engine._groups]
+
+        found = groups(chunk=1)
+        assert sorted(m for group in found for m in group) == list(range(6))
+        assert sorted(map(len, found)) == ([3, 3] if algorithm.epochs is None else [1, 5])
+        assert [len(group) for group in groups(chunk=1, state="host")] == 6 * [1]
+        monkeypatch.setattr(streamed, "FEW", 5)
+        assert [len(group) for group in groups(chunk=1)] == 6 * [1]
 
     def test_as_many_clients_at_a_time_as_features(self):
         """Their biases together have the shape of weights, but are none to transpose."""

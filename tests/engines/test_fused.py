@@ -79,7 +79,7 @@ def test_an_iteration_that_cannot_be_done_with_others_stands_alone(monkeypatch: 
     def noted(function: Any, into: list) -> Any:
         return lambda *arguments, **options: into.append(arguments[5]) or function(*arguments, **options)
 
-    monkeypatch.setattr(streamed, "_turn", noted(streamed._turn, turns))
+    monkeypatch.setattr(streamed, "_turns", noted(streamed._turns, turns))
     monkeypatch.setattr(streamed, "_piece", noted(streamed._piece, pieces))
     run(problem, complete(problem, A.ASVRCD(rho=0.3, p_w=0.2), None)[0], True, (60,))
     assert len(turns) > 5 and all(end == first + 1 for _, first, end in turns)

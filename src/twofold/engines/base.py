@@ -26,16 +26,23 @@ class Threads:
     """Threads that work in the precision of whoever made them, which JAX would have to be told in each."""
 
     def __init__(self, count: int) -> None:
-        self._pool, self._wide = ThreadPoolExecutor(count), bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+        self._count, self._pool = count, ThreadPoolExecutor(count)
+        self._wide = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
 
     def map(self, work: Callable[[Any], T], items: Iterable[Any]) -> list[T]:
         """The result of each item's work, in order, all of it done."""
+        found: dict[int, T] = {}
+        waiting = iter(list(enumerate(items)))
 
-        def told(item: Any) -> T:
+        def some() -> None:
+            """One item after the other: to hand out each by itself would wake somebody up for each."""
             with jax.enable_x64(self._wide):
-                return jax.block_until_ready(work(item))
+                for place, item in waiting:
+                    found[place] = jax.block_until_ready(work(item))
 
-        return list(self._pool.map(told, items))
+        for each in [self._pool.submit(some) for _ in range(self._count)]:
+            each.result()
+        return [found[place] for place in range(len(found))]
 
 
 class Engine:

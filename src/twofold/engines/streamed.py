@@ -38,6 +38,8 @@ PLACES: tuple[Place, ...] = ("device", "host", "disk")
 
 TERMS = 32
 """Chunks whose shares of a mean are added in one call, which twenty clients of FedAvg notice."""
+FEW, CALLS = 32, 2
+"""Chunks that take their turns in some calls for each core: one would be the fastest, if no core were ever held up."""
 
 
 class Chunk(NamedTuple):
@@ -105,11 +107,11 @@ class Streamed(Engine):
             self.shared, (private,) = first_state(self.algorithm, self._program(one, turned=True), *at)
             self._kept.put(i, one, private)
         self._waiting = -1  # the iteration whose `receive` is still to come
-        self._order = sorted(range(len(self._chunks)), key=lambda i: -self._rows(self._chunks[i]))
         # On CPUs chunks run side by side, each on a core of its own: its arrays stay in that core's cache. One more than
         # cores, so that the next is ready when one is done.
         workers = min(memory.cores() + 1, len(self._chunks)) if memory.on_cpu() else 1
         self._threads = Threads(workers) if workers > 1 else None
+        self._groups = self._grouped(memory.cores() * CALLS)
 
     def _cut(self, key: jax.Array) -> Iterator[Chunk]:
         """Every bucket in pieces of nearly equal size, so that there are few shapes to compile for."""
@@ -126,8 +128,22 @@ class Streamed(Engine):
                     one = one._replace(stack=stack, products=products(self.recipe, stack.x) if together else None)
                 yield one
 
-    def _rows(self, one: Chunk) -> int:
-        return int(self.problem.clients.counts[one.positions].sum())
+    def _grouped(self, most: int) -> list[list[int]]:
+        """Which chunks take their turn in one call, those with the most work first, so that nobody waits for them at the end.
+
+        A call costs as much as some steps of a small client. So where there are threads, chunks are put together to `most` calls
+        of about equally much work; but only a few of them, because each call is a program of its own.
+        """
+        of_w, of_beta = self._schedule.evaluations(self.problem.clients.counts)
+        work = (of_w + of_beta).sum(axis=0) + 1
+        work = [int(work[one.positions].sum()) for one in self._chunks]
+        order = sorted(range(len(work)), key=lambda i: -work[i])
+        if self._threads is None or self.recipe is not None or self.place != "device" or len(order) > FEW:
+            return [[i] for i in order]
+        groups: list[list[int]] = [[] for _ in range(min(most, len(order)))]
+        for i in order:
+            min(groups, key=lambda group: sum(work[j] for j in group)).append(i)
+        return groups
 
     def _data(self, one: Chunk) -> Any:
         """A chunk's data on the device."""
@@ -135,8 +151,8 @@ class Streamed(Engine):
             return one.stack
         return tree.arrays(self.problem.stack(one.positions, np.dtype(jnp.result_type(float)), one.rows))
 
-    def _program(self, one: Chunk, turned: bool = False) -> tuple:
-        return (*(self._turned if turned else self._objective), (self._data(one),))
+    def _program(self, *some: Chunk, turned: bool = False) -> tuple:
+        return (*(self._turned if turned else self._objective), tuple(self._data(one) for one in some))
 
     def advance(self, k: int, count: int, slots: np.ndarray) -> None:
         """Iterations k … k+count−1, in stretches that end with a round of communication."""
@@ -172,31 +188,38 @@ class Streamed(Engine):
         kind = int(self._schedule.kinds(end)[0, end - 1])
         how = self.recipe if self.recipe is not None and kind in self.recipe.kinds else None
 
-        def turn(i: int) -> tuple[Any, Any]:
-            one = self._chunks[i]
-            private = self._kept.get(i, one)
-            common = (self.algorithm, self._program(one, turned=True), self.shared, private)
-            streams, when = (self._common, one.streams), (np.int32(first), np.int32(end))
+        when = (np.int32(first), np.int32(end))
+
+        def turn(group: list[int]) -> tuple[Any, Any]:
+            """Of these chunks, in one call."""
+            some = [self._chunks[i] for i in group]
+            privates = [self._kept.get(i, one) for i, one in zip(group, some, strict=True)]
+            program = (self.algorithm, self._program(*some, turned=True), self.shared)
             if how is not None:
-                shared, moved, part = _piece(*common, streams, when, one.products, how=how, kind=kind)
-                private = put(how, private, moved)
+                (private,), (one,) = privates, some
+                streams = (self._common, one.streams)
+                shared, moved, part = _piece(*program, private, streams, when, one.products, how=how, kind=kind)
+                privates, parts = [put(how, private, moved)], [part]
             else:
                 alone = not self._schedule.communicates.all()
-                private, shared, part = _turn(*common, streams, (np.int32(self._waiting), *when), alone=alone)
-            if self._threads is not None:  # a thread that goes on would only queue up more behind it
-                jax.block_until_ready((private, part))
-            self._kept.put(i, one, private)
-            return shared, part
+                streams = (self._common, [one.streams for one in some])
+                times = (np.int32(self._waiting), *when)
+                privates, shared, parts = _turns(*program, privates, streams, times, alone=alone)
+            for i, one, private in zip(group, some, privates, strict=True):
+                self._kept.put(i, one, private)
+            return shared, parts
 
-        if self._threads is None:
-            turns = [turn(i) for i in range(len(self._chunks))]
-        else:  # the longest first, so that nobody waits for them at the end
-            found = dict(zip(self._order, self._threads.map(turn, self._order), strict=True))
-            turns = [found[i] for i in range(len(self._chunks))]
-        mean, *parts = (part for _, part in turns)
+        work = map if self._threads is None else self._threads.map
+        shared, found = zip(*work(turn, self._groups), strict=True)
+        of_chunk = {
+            i: part
+            for group, parts in zip(self._groups, found, strict=True)
+            for i, part in zip(group, parts, strict=True)
+        }
+        mean, *parts = (of_chunk[i] for i in range(len(self._chunks)))
         for i in range(0, len(parts), TERMS):
             mean = _add(mean, *parts[i : i + TERMS])
-        self.shared = _finish(self.algorithm, self._common, np.int32(end - 1), turns[0][0], mean)
+        self.shared = _finish(self.algorithm, self._common, np.int32(end - 1), shared[0], mean)
         self._waiting = end - 1
 
     def _settle(self) -> None:
@@ -335,6 +358,18 @@ def _everyone(algorithm: Algorithm, program: tuple, method: str) -> Any:
 
 
 @partial(jax.jit, static_argnames="alone", donate_argnums=3)
+def _turns(
+    algorithm: Algorithm, program: tuple, shared: Any, privates: list, streams: tuple, when: tuple, alone: bool
+) -> tuple[list, Any, list]:
+    """The turns of some chunks, one after the other, as one program."""
+    (objective, scale, stacks), (common, own) = program, streams
+    found = [
+        _turn(algorithm, (objective, scale, (stack,)), shared, private, (common, stream), when, alone)
+        for stack, private, stream in zip(stacks, privates, own, strict=True)
+    ]
+    return [private for private, _, _ in found], found[0][1], [part for _, _, part in found]
+
+
 def _turn(
     algorithm: Algorithm, program: tuple, shared: Any, private: Any, streams: tuple, when: tuple, alone: bool
 ) -> tuple[Any, Any, Any]:
