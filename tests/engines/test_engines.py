@@ -333,7 +333,8 @@ class TestStreamed(Comparison):
     def test_calls_have_equally_much_to_do(self, algorithm: LSGD, monkeypatch: pytest.MonkeyPatch):
         """By rows where a client goes through all of them, by clients where each does the same number of steps."""
         monkeypatch.setattr(memory, "cores", lambda: 1)
-        whole = Problem(problem().objective, make_clients("logistic", sizes=(2, 12, 2, 2, 2, 2)))
+        everyone = make_clients("logistic", sizes=(2, 12, 2, 2, 2, 2))
+        whole = Problem(problem().objective, everyone, buckets=[[1], [0, 2, 3, 4, 5]])
 
         def groups(**options: Any) -> list[list[int]]:
             engine = streamed.Streamed(algorithm, whole, [0], whole.start, **options)
@@ -343,8 +344,11 @@ class TestStreamed(Comparison):
         assert sorted(m for group in found for m in group) == list(range(6))
         assert sorted(map(len, found)) == ([3, 3] if algorithm.epochs is None else [1, 5])
         assert [len(group) for group in groups(chunk=1, state="host")] == 6 * [1]
-        monkeypatch.setattr(streamed, "FEW", 5)
-        assert [len(group) for group in groups(chunk=1)] == 6 * [1]
+        assert sorted(len(group) for group in groups(chunk=2)) == [1, 1, 2, 2]  # a chunk each
+        for module, name, value in ((streamed, "FEW", 5), (memory, "CHUNK", 100)):
+            with monkeypatch.context() as smaller:
+                smaller.setattr(module, name, value)
+                assert [len(group) for group in groups(chunk=1)] == 6 * [1]
 
     def test_as_many_clients_at_a_time_as_features(self):
         """Their biases together have the shape of weights, but are none to transpose."""

@@ -39,7 +39,7 @@ PLACES: tuple[Place, ...] = ("device", "host", "disk")
 TERMS = 32
 """Chunks whose shares of a mean are added in one call, which twenty clients of FedAvg notice."""
 FEW, CALLS = 32, 2
-"""Chunks that take their turns in some calls for each core: one would be the fastest, if no core were ever held up."""
+"""Clients that take their turns in some calls for each core: one would be the fastest, if no core were ever held up."""
 
 
 class Chunk(NamedTuple):
@@ -111,7 +111,7 @@ class Streamed(Engine):
         # cores, so that the next is ready when one is done.
         workers = min(memory.cores() + 1, len(self._chunks)) if memory.on_cpu() else 1
         self._threads = Threads(workers) if workers > 1 else None
-        self._groups = self._grouped(memory.cores() * CALLS)
+        self._groups = self._grouped(need, memory.cores() * CALLS)
 
     def _cut(self, key: jax.Array) -> Iterator[Chunk]:
         """Every bucket in pieces of nearly equal size, so that there are few shapes to compile for."""
@@ -128,21 +128,29 @@ class Streamed(Engine):
                     one = one._replace(stack=stack, products=products(self.recipe, stack.x) if together else None)
                 yield one
 
-    def _grouped(self, most: int) -> list[list[int]]:
+    def _grouped(self, need: memory.Need, most: int) -> list[list[int]]:
         """Which chunks take their turn in one call, those with the most work first, so that nobody waits for them at the end.
 
-        A call costs as much as some steps of a small client. So where there are threads, chunks are put together to `most` calls
-        of about equally much work; but only a few of them, because each call is a program of its own.
+        A call costs as much as some steps of a small client. So where clients come one by one, they are put together to `most`
+        calls of about equally much work; but only a few clients, because each call is a program of its own, and not if they need
+        much memory, which that program may take for several at a time.
         """
-        of_w, of_beta = self._schedule.evaluations(self.problem.clients.counts)
-        work = (of_w + of_beta).sum(axis=0) + 1
-        work = [int(work[one.positions].sum()) for one in self._chunks]
-        order = sorted(range(len(work)), key=lambda i: -work[i])
-        if self._threads is None or self.recipe is not None or self.place != "device" or len(order) > FEW:
+
+        def work(rows: np.ndarray) -> np.ndarray:
+            of_w, of_beta = self._schedule.evaluations(rows)
+            return (of_w + of_beta).sum(axis=0) + 1
+
+        of_client = work(self.problem.clients.counts)
+        real = [int(of_client[one.positions].sum()) for one in self._chunks]
+        order = sorted(range(len(real)), key=lambda i: -real[i])
+        alone = self._threads is None or self.recipe is not None or self.place != "device" or self.chunk > 1
+        if alone or len(order) > FEW or need.clients * need.working > memory.CHUNK:
             return [[i] for i in order]
+        # Padded sizes say which come together, as it is with them that a program is compiled; real ones, who is who of a size.
+        padded = work(np.array([one.rows for one in self._chunks]))
         groups: list[list[int]] = [[] for _ in range(min(most, len(order)))]
-        for i in order:
-            min(groups, key=lambda group: sum(work[j] for j in group)).append(i)
+        for i in sorted(order, key=lambda i: -padded[i]):
+            min(groups, key=lambda group: (sum(padded[group]), sum(real[j] for j in group))).append(i)
         return groups
 
     def _data(self, one: Chunk) -> Any:
