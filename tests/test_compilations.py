@@ -14,8 +14,9 @@ import pytest
 
 import twofold as tw
 from problems import FEATURES, clients
+from twofold import machine
 from twofold.algorithms import ACD, ASCD, ASVRCD, LSGD, SCD, SVRCD, L2SGDPlus, PFedMe
-from twofold.engines import memory, simulate, streamed
+from twofold.engines import simulate, streamed
 from twofold.problem import Problem
 from twofold.solver import complete
 from twofold.theory.stepsizes import pl_schedule
@@ -86,7 +87,7 @@ def test_other_seeds_together_compile_nothing():
 
 def test_clients_of_other_sizes_in_the_same_buckets_compile_nothing(monkeypatch: pytest.MonkeyPatch):
     """Which clients share a call depends on their padded sizes, so that the same programs do for all of them."""
-    monkeypatch.setattr(memory, "cores", lambda: 1)
+    monkeypatch.setattr(machine, "cores", lambda: 1)
     engines = []
 
     def run(sizes: tuple[int, ...]) -> None:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
-from twofold import control, tree
+from twofold import control, machine, tree
 from twofold.clients import Clients
 from twofold.theory.constants import LossConstants
 from twofold.tree import Pytree, record, static
@@ -137,7 +137,7 @@ def _product(x: jax.Array, weight: jax.Array) -> jax.Array:
     Such a product of many clients or seeds at once is one small call after the other in XLA's CPU code, whereas sums of
     products of whole columns (in the gradient: of whole rows) fuse with what is around them.
     """
-    few = weight.ndim == 1 and min(x.shape) > 0 and max(x.shape) <= FEW and jax.default_backend() == "cpu"
+    few = weight.ndim == 1 and min(x.shape) > 0 and max(x.shape) <= FEW and machine.on_cpu()
     return _written_out(control.is_reused(), x, weight) if few else x @ weight
 
 

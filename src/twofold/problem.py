@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
 
-from twofold import control, randomness, tree
+from twofold import control, machine, randomness, tree
 from twofold.clients import ClientError, Clients
 from twofold.curvature import real_weight
 from twofold.losses import Rows
@@ -72,7 +72,7 @@ LONG, LINE = 1024, 64
 def _take(table: jax.Array, sample: Sample) -> jax.Array:
     """The sample's rows of a table."""
     index, row = sample.index, math.prod(table.shape[1:]) * table.dtype.itemsize
-    long = row >= LONG and len(index) > 1 and control.is_traced(index) and jax.default_backend() == "cpu"
+    long = row >= LONG and len(index) > 1 and control.is_traced(index) and machine.on_cpu()
     return _long_rows(isinstance(sample, Slice))(table, index) if long else table[index]
 
 

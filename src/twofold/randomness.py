@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from twofold import machine
+
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
@@ -140,7 +142,7 @@ def shuffle(key: Key, count: Any, capacity: int) -> jax.Array:
     last = jnp.uint32(jnp.iinfo(jnp.uint32).max)
     # Padded rows come after all real ones, whatever they drew: the sort is stable.
     drawn = jnp.where(jnp.arange(capacity) < count, bits(key, capacity), last)
-    few = 1 < capacity <= 1 << 16 and jax.default_backend() == "cpu"
+    few = 1 < capacity <= 1 << 16 and machine.on_cpu()
     return (_stable_order(drawn) if few else jnp.argsort(drawn, stable=True)).astype(jnp.int32)
 
 

@@ -18,7 +18,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import twofold as tw
 from problems import ALPHAS, LOSSES
 from problems import clients as make_clients
-from twofold import metrics
+from twofold import machine, metrics
 from twofold.algorithms import ACD, ASCD, ASVRCD, LSGD, SCD, SVRCD, Algorithm, Hybrid, L2SGDPlus, PFedMe
 from twofold.engines import memory, messages, streamed
 from twofold.problem import Problem
@@ -326,13 +326,13 @@ class TestStreamed(Comparison):
     @pytest.mark.parametrize("variant", ["lsgd-epochs", "l2sgd_plus", "asvrcd"])
     def test_several_chunks_in_one_call(self, variant: str, monkeypatch: pytest.MonkeyPatch):
         """Four clients in two calls."""
-        monkeypatch.setattr(memory, "cores", lambda: 1)
+        monkeypatch.setattr(machine, "cores", lambda: 1)
         self.compare("bucketed", variant, chunk=1, state="device")
 
     @pytest.mark.parametrize("algorithm", [LSGD(eta=0.1, batch=2, tau=3), LSGD(eta=0.1, batch=2, epochs=1)])
     def test_calls_have_equally_much_to_do(self, algorithm: LSGD, monkeypatch: pytest.MonkeyPatch):
         """By rows where a client goes through all of them, by clients where each does the same number of steps."""
-        monkeypatch.setattr(memory, "cores", lambda: 1)
+        monkeypatch.setattr(machine, "cores", lambda: 1)
         everyone = make_clients("logistic", sizes=(2, 12, 2, 2, 2, 2))
         whole = Problem(problem().objective, everyone, buckets=[[1], [0, 2, 3, 4, 5]])
 

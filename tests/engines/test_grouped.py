@@ -9,8 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import problems
 import twofold as tw
-from twofold import engines, metrics
-from twofold.engines import memory
+from twofold import engines, machine, metrics
 from twofold.engines.grouped import Grouped
 from twofold.engines.simulate import Simulate
 from twofold.solver import complete
@@ -58,7 +57,7 @@ def test_the_same_iterates_and_figures(problem: tw.Problem, method: str, groups:
 def test_who_is_spread_over_how_many_cores(
     problem: tw.Problem, seeds: int, cores: int, groups: int | None, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(memory, "cores", lambda: cores)
+    monkeypatch.setattr(machine, "cores", lambda: cores)
     algorithm, _ = complete(problem, "ascd", None)
     made, how = engines.choose("simulate", algorithm, problem, seeds)
     assert (made, how) == ((Simulate, {}) if groups is None else (Grouped, {"groups": groups}))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import twofold as tw
-from twofold import engines
+from twofold import engines, machine
 from twofold.engines import memory
 from twofold.solver import complete
 
@@ -137,5 +137,5 @@ def test_clients_of_a_device_take_turns_where_that_pays(monkeypatch: pytest.Monk
     assert memory.turns(found, [40, 7], 12) == (40, 7)
     assert memory.turns(found, [40, 6], 1) is None
     assert memory.turns(need("l2sgd_plus"), [10_000, 7], 1) is None  # a turn would copy its tables
-    monkeypatch.setattr(memory, "on_cpu", lambda: False)
+    monkeypatch.setattr(machine, "on_cpu", lambda: False)
     assert memory.turns(found, [40, 7], 1) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from twofold import machine
 from twofold.algorithms.base import Algorithm
 from twofold.engines import memory
 from twofold.engines.base import Engine
@@ -43,13 +44,13 @@ def choose(
     if name == "simulate" and not asked:
         need = memory.need(algorithm, problem)
         if memory.fits(need, seeds):
-            most = min(memory.cores(), seeds // 2) if memory.on_cpu() else 1
+            most = min(machine.cores(), seeds // 2) if machine.on_cpu() else 1
             groups = max((n for n in range(1, most + 1) if seeds % n == 0), default=1)
             if groups > 1:
                 return Grouped, {"groups": groups}
-            if seeds > 1 or not (memory.on_cpu() or recipe(algorithm, problem)):
+            if seeds > 1 or not (machine.on_cpu() or recipe(algorithm, problem)):
                 return Simulate, {}
-            if not memory.on_cpu():
+            if not machine.on_cpu():
                 return Streamed, {}
             if need.turn >= memory.LONG_TURN:
                 return Streamed, {"chunk": 1}

@@ -14,9 +14,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from twofold import control, randomness
+from twofold import control, machine, randomness
 from twofold.algorithms.base import Algorithm
-from twofold.engines import memory
 from twofold.problem import Oracle
 from twofold.randomness import Ahead, Key
 
@@ -90,7 +89,7 @@ def asked(algorithm: Algorithm, program: tuple, state: Any, plans: Any, own: tup
     seeds = len(jax.tree.leaves(state)[0]) if many else 1
     whole = seeds * sum(each.bytes * len(stack.count) for each, stack in zip(found, stacks, strict=True))
     # On a GPU it would be one more kernel in every iteration.
-    return found if whole <= MOST and memory.on_cpu() else tuple(Asked() for _ in found)
+    return found if whole <= MOST and machine.on_cpu() else tuple(Asked() for _ in found)
 
 
 def _one(x: Any, axes: int) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from twofold import randomness
+from twofold import machine, randomness
 from twofold.algorithms.base import Algorithm
 from twofold.engines.schedule import message_sizes
 from twofold.problem import Oracle, Problem
@@ -123,11 +122,6 @@ def _nbytes(x: Any) -> int:
     return sum(int(np.prod(leaf.shape)) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(x))
 
 
-def on_cpu() -> bool:
-    """Whether computations run on the host's own cores."""
-    return jax.local_devices()[0].platform == "cpu"
-
-
 def free() -> int:
     """Bytes that are free on the first device; on a CPU, what the system could give without swapping."""
     device = jax.local_devices()[0]
@@ -152,7 +146,7 @@ def choose(found: Need, chunk: int | None, state: str) -> int:
     if chunk is not None:
         return min(chunk, found.clients)
     room = SHARE * free()
-    kept = found.data + found.state if state == "device" else found.state if state == "host" and on_cpu() else 0
+    kept = found.data + found.state if state == "device" else found.state if state == "host" and machine.on_cpu() else 0
     each = found.working + (0 if state == "device" else (found.data + found.state) // found.clients)
     most = int((room - kept) // max(each, 1))
     if most < 1:
@@ -162,10 +156,10 @@ def choose(found: Need, chunk: int | None, state: str) -> int:
             + ('Keep the private state elsewhere: state="host" or state="disk".' if state != "disk" else "")
         )
     # Large chunks gain nothing, and leave nothing to others.
-    enough = max(CHUNK // max(found.working, 1) if on_cpu() else max(found.clients // 8, 64), 1)
-    if on_cpu() and enough < found.clients:  # as many chunks for every core
-        turns = max(round(found.clients / (enough * cores())), 1)
-        enough = -(-found.clients // (turns * cores()))
+    enough = max(CHUNK // max(found.working, 1) if machine.on_cpu() else max(found.clients // 8, 64), 1)
+    if machine.on_cpu() and enough < found.clients:  # as many chunks for every core
+        turns = max(round(found.clients / (enough * machine.cores())), 1)
+        enough = -(-found.clients // (turns * machine.cores()))
     return min(most, enough, found.clients)
 
 
@@ -176,14 +170,9 @@ def turns(found: Need, clients: list[int], seeds: int) -> tuple[int, ...] | None
     stays where it is if all step together, but every turn copies it.
     """
     working = seeds * found.working
-    if not on_cpu() or sum(clients) * working < SPREAD or 2 * found.state > found.clients * found.working:
+    if not machine.on_cpu() or sum(clients) * working < SPREAD or 2 * found.state > found.clients * found.working:
         return None
     # Half a chunk, which costs one process nothing and keeps two apart that share the last cache: measured, 0.27 s a round
     # by one and 0.14 s by two for 4,000 clients of softmax regression, where whole chunks take 0.27 s and 0.16 to 0.2 s.
     chunk = max(CHUNK // 2 // working, 1)
     return tuple(-(-count // chunk) for count in clients)
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -22,8 +22,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from twofold import machine, randomness, tree
 from twofold import metrics as measure
-from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm
 from twofold.engines import layout, memory
 from twofold.engines.base import Engine, Snapshots
@@ -92,7 +92,7 @@ class Sharded(Engine):
         self._many = len(seeds) > 1
         most = [-(-size // self.mesh.size) for size in self._sizes]  # clients of a bucket on one device
         self.turns = memory.turns(memory.need(self.algorithm, problem), most, len(seeds))
-        self._transposed = memory.on_cpu() and layout.transposable(problem)
+        self._transposed = machine.on_cpu() and layout.transposable(problem)
         place = partial(_place, self.mesh)
         stacks = place(self._filled(problem.host_stacks), P(AXIS))
         objective = layout.turned(problem.objective) if self._transposed else problem.objective

@@ -21,8 +21,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from twofold import machine, randomness, tree
 from twofold import metrics as measure
-from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm
 from twofold.engines import layout, memory
 from twofold.engines.base import Engine, Snapshots, Threads
@@ -94,7 +94,7 @@ class Streamed(Engine):
             chunk = problem.M  # a GPU has no use for small chunks
         self.chunk = memory.choose(need, chunk, state)
         # Methods only ever add and scale parameters, so only the loss has to know that they are kept transposed.
-        self._transposed = bool(self.recipe or memory.on_cpu()) and layout.transposable(problem)
+        self._transposed = bool(self.recipe or machine.on_cpu()) and layout.transposable(problem)
         objective = layout.turned(problem.objective) if self._transposed else problem.objective
         self._turned = (objective, problem.traced_scale)
         self._chunks = list(self._cut(key))
@@ -109,9 +109,9 @@ class Streamed(Engine):
         self._waiting = -1  # the iteration whose `receive` is still to come
         # On CPUs chunks run side by side, each on a core of its own: its arrays stay in that core's cache. One more than
         # cores, so that the next is ready when one is done.
-        workers = min(memory.cores() + 1, len(self._chunks)) if memory.on_cpu() else 1
+        workers = min(machine.cores() + 1, len(self._chunks)) if machine.on_cpu() else 1
         self._threads = Threads(workers) if workers > 1 else None
-        self._groups = self._grouped(need, memory.cores() * CALLS)
+        self._groups = self._grouped(need, machine.cores() * CALLS)
 
     def _cut(self, key: jax.Array) -> Iterator[Chunk]:
         """Every bucket in pieces of nearly equal size, so that there are few shapes to compile for."""
