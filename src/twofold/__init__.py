@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from twofold import algorithms, data, evaluate, losses, objectives, theory
     from twofold.clients import ClientError, Clients
+    from twofold.errors import TwofoldError
     from twofold.problem import Problem
     from twofold.result import History, Ledger, Result, Results
     from twofold.solver import TheoryWarning, solve
@@ -16,6 +17,7 @@ _HOMES = {
     "Clients": "clients",
     "ClientError": "clients",
     "Problem": "problem",
+    "TwofoldError": "errors",
     "solve": "solver",
     "TheoryWarning": "solver",
     "Result": "result",
@@ -26,7 +28,8 @@ _HOMES = {
 _MODULES = ("algorithms", "data", "evaluate", "losses", "objectives", "theory")
 
 __all__ = [
-    "ClientError", "Clients", "History", "Ledger", "Problem", "Result", "Results", "TheoryWarning", "algorithms", "data",
+    "ClientError", "Clients", "History", "Ledger", "Problem", "Result", "Results", "TheoryWarning", "TwofoldError", "algorithms",
+    "data",
     "evaluate", "losses", "objectives", "solve", "theory",
 ]  # fmt: skip
 

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from twofold.errors import InputError
+
 if TYPE_CHECKING:
     from twofold.config import Built, Config
     from twofold.evaluate import Evaluation
@@ -280,7 +282,7 @@ def run(
         _join(coordinator, processes, process)
         set_, quiet = [*(set_ or []), 'run.engine="sharded"'], quiet or process > 0
     elif processes > 1 or process > 0:
-        raise ValueError("--processes and --process need --coordinator HOST:PORT, the address of process 0.")
+        raise InputError("--processes and --process need --coordinator HOST:PORT, the address of process 0.")
     settings, built = _open(config, set_, x64, out)
     runs = settings.solve(built, progress=False if quiet else None)
     if process > 0:
@@ -299,10 +301,10 @@ def run(
 def _join(coordinator: str, processes: int, process: int) -> None:
     """Make one of several processes that compute together; before anything else is computed."""
     if process >= processes:
-        raise ValueError(f"--process counts from 0 and must be below --processes: {process} of {processes}.")
+        raise InputError(f"--process counts from 0 and must be below --processes: {process} of {processes}.")
     host, _, port = coordinator.rpartition(":")
     if not host or not port.isdigit():
-        raise ValueError(f"--coordinator is HOST:PORT, for example 10.0.0.1:8476, not {coordinator!r}.")
+        raise InputError(f"--coordinator is HOST:PORT, for example 10.0.0.1:8476, not {coordinator!r}.")
     import jax
 
     jax.distributed.initialize(coordinator, num_processes=processes, process_id=process)

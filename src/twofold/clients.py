@@ -13,13 +13,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax import tree_util
 
+from twofold.errors import InputError
+
 PyTree = Any
 Name = str | int
 Weights = Any  # None (1/M each, as in the paper), "rows" (proportional to counts, as in FedAvg), or M positive numbers
 _DEFAULT: Any = None
 
 
-class ClientError(ValueError):
+class ClientError(InputError):
     """One sentence that says which client, which field and which value is wrong."""
 
 
@@ -333,13 +335,13 @@ def _read(x: PyTree, y: PyTree, who: str, rows: int | None = None, source: str =
 def _array(leaf: Any) -> np.ndarray:
     """Read one leaf as an array of numbers without copying it; the complaint names what was found instead."""
     if np.ma.is_masked(leaf):
-        raise ValueError("masked values")
+        raise InputError("masked values")
     try:
         array = np.asarray(leaf.toarray() if hasattr(leaf, "toarray") else leaf)  # scipy's sparse matrices
     except ValueError:
-        raise ValueError("rows of unequal length") from None
+        raise InputError("rows of unequal length") from None
     if array.dtype.kind not in "biuf" or array.ndim == 0:
-        raise ValueError(f"the single value {array}" if array.ndim == 0 else f"dtype {array.dtype}")
+        raise InputError(f"the single value {array}" if array.ndim == 0 else f"dtype {array.dtype}")
     return _frozen(array)
 
 

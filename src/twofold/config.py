@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from twofold import algorithms, engines, losses, metrics, objectives
 from twofold.clients import Clients
 from twofold.data import images, normalise, partition, school, synthetic
+from twofold.errors import InputError
 from twofold.problem import Problem
 from twofold.result import Result
 from twofold.solver import solve
@@ -32,7 +33,7 @@ ALL = "all"
 """In a file, `batch = "all"` stands for Python's None: every row."""
 
 
-class ConfigError(ValueError):
+class ConfigError(InputError):
     """What is wrong with a file: `errors` holds one sentence for each mistake."""
 
     def __init__(self, errors: Sequence[str], source: str = "") -> None:

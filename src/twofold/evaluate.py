@@ -16,6 +16,7 @@ from twofold import tree
 from twofold.algorithms import Algorithm
 from twofold.clients import Clients, Name
 from twofold.curvature import real_weight
+from twofold.errors import InputError, KindError, NotFound
 from twofold.objectives import Objective
 from twofold.objectives.residual import Residual
 from twofold.problem import Member, Problem
@@ -59,7 +60,7 @@ class Evaluation:
 
     def __getitem__(self, part: str) -> np.ndarray:
         if part not in self.grades:
-            raise KeyError(f"{self.objective} has no {part!r} model; it has {', '.join(self.grades)}.")
+            raise NotFound(f"{self.objective} has no {part!r} model; it has {', '.join(self.grades)}.")
         return self.grades[part]
 
     @property
@@ -166,20 +167,20 @@ def _parameters(problem: Problem, result: Any) -> tuple[Pytree, Pytree]:
     elif isinstance(result, tuple) and len(result) == 2:
         w, beta = result
     else:
-        raise TypeError(f"Give one run's Result or a pair (w, beta), got {type(result).__name__}.")
+        raise KindError(f"Give one run's Result or a pair (w, beta), got {type(result).__name__}.")
     problem._real(w, beta)  # checks the shapes
     return tree.cast(w), tree.cast(beta)
 
 
 def _same_clients(train: Clients, test: Clients) -> None:
     if not isinstance(test, Clients):
-        raise TypeError(f"The test clients must be Clients (see Clients.split), got {type(test).__name__}.")
+        raise KindError(f"The test clients must be Clients (see Clients.split), got {type(test).__name__}.")
     if train.names == test.names:
         return
     if train.M != test.M:
-        raise ValueError(f"There are {train.M} training clients but {test.M} test clients: give each its own rows.")
+        raise InputError(f"There are {train.M} training clients but {test.M} test clients: give each its own rows.")
     m = next(m for m, (a, b) in enumerate(zip(train.names, test.names, strict=True)) if a != b)
-    raise ValueError(
+    raise InputError(
         f"Test clients must have the training clients' names in the same order, but client {m} is named "
         f"{train.names[m]!r} in training and {test.names[m]!r} in the test."
     )
@@ -281,7 +282,7 @@ class Comparison:
         for row in self.rows:
             if row.name == name:
                 return row
-        raise KeyError(f"There is no {name!r} here; there are {', '.join(row.name for row in self.rows)}.")
+        raise NotFound(f"There is no {name!r} here; there are {', '.join(row.name for row in self.rows)}.")
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
@@ -337,10 +338,10 @@ def compare(
     if baselines:
         everything = {SHARED: catalogue.traditional(loss), ALONE: catalogue.local(loss)}
     if clash := everything.keys() & objectives.keys():
-        raise ValueError(f"{min(clash)!r} is the name of a baseline: call your objective something else.")
+        raise InputError(f"{min(clash)!r} is the name of a baseline: call your objective something else.")
     everything |= objectives
     if not everything:
-        raise ValueError("There is nothing to compare: give objectives, or leave baselines=True.")
+        raise InputError("There is nothing to compare: give objectives, or leave baselines=True.")
     found = []
     for name, objective in everything.items():
         problem = Problem(objective, train, rows=rows)

@@ -14,6 +14,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from twofold import control, machine, tree
 from twofold.clients import Clients
+from twofold.errors import InputError, KindError
 from twofold.theory.constants import LossConstants
 from twofold.tree import Pytree, record, static
 
@@ -189,7 +190,7 @@ class Linear:
         x = clients.x
         if not isinstance(x, np.ndarray) or x.ndim != 2:
             found = type(x).__name__ if not isinstance(x, np.ndarray) else f"an array of shape {x.shape}"
-            raise ValueError(
+            raise InputError(
                 f"The {self.link.name} loss needs features of shape (rows, width), but the clients have {found}; "
                 "use losses.custom for other features."
             )
@@ -200,7 +201,7 @@ class Linear:
         y = clients.y
         if not isinstance(y, np.ndarray) or y.ndim != 1:
             found = type(y).__name__ if not isinstance(y, np.ndarray) else f"an array of shape {y.shape}"
-            raise ValueError(f"The {self.link.name} loss needs one target per row, but the clients have {found}.")
+            raise InputError(f"The {self.link.name} loss needs one target per row, but the clients have {found}.")
         if self.link.labels is not None:
             clients.check_labels(self.link.labels)
 
@@ -270,7 +271,7 @@ def logistic(l2: float = 0.0, intercept: bool = False) -> Linear:
 def softmax(classes: int, l2: float = 0.0, intercept: bool = False) -> Linear:
     """Multinomial logistic regression: log Σ_c e^{s_c} − s_y for labels 0 … classes−1, s = x·W."""
     if not isinstance(classes, (int, np.integer)) or classes < 2:
-        raise ValueError(f"softmax needs a whole number of at least two classes, got {classes=}.")
+        raise InputError(f"softmax needs a whole number of at least two classes, got {classes=}.")
     return Linear(
         Link("softmax", _softmax, 0.5, int(classes), int(classes), _largest, _softmax_slope), _ridge(l2), intercept
     )
@@ -283,7 +284,7 @@ def squared(l2: float = 0.0, intercept: bool = False) -> Linear:
 
 def _ridge(l2: float) -> float:
     if not isinstance(l2, Real) or not 0 <= l2 < np.inf:
-        raise ValueError(f"The ridge must be a number ≥ 0, got {l2=}.")
+        raise InputError(f"The ridge must be a number ≥ 0, got {l2=}.")
     return float(l2)
 
 
@@ -318,7 +319,7 @@ class Custom:
     def predict(self, params: Pytree, x: Pytree) -> jax.Array:
         """The user's predictor."""
         if self.predictor is None:
-            raise ValueError("This custom loss cannot predict; pass losses.custom(..., predict=fn(params, x)).")
+            raise InputError("This custom loss cannot predict; pass losses.custom(..., predict=fn(params, x)).")
         return self.predictor(params, x)
 
     def grade(self, params: Pytree, x: Pytree, y: Pytree) -> jax.Array:
@@ -376,5 +377,5 @@ def custom(
     and marked "local"; without `mu` fn is taken to be convex, and no strong convexity beyond the ridge is claimed.
     """
     if not callable(fn):
-        raise TypeError(f"losses.custom needs a function fn(params, x, y), got {type(fn).__name__}.")
+        raise KindError(f"losses.custom needs a function fn(params, x, y), got {type(fn).__name__}.")
     return Custom(fn, Held(init), _ridge(l2), mu, L, calL, predict)

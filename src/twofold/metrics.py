@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from twofold import tree
+from twofold.errors import InputError
 from twofold.problem import Problem, full_value, gradient_beta, gradient_w
 from twofold.tree import Pytree
 
@@ -92,7 +93,7 @@ class OfUser:
         real = tuple(jax.tree.map(lambda leaf, n=n: leaf[:n], part) for part, n in zip(parts, self._sizes, strict=True))
         value = jnp.asarray(self.function(w, self.join(real)))
         if value.shape != ():
-            raise ValueError(
+            raise InputError(
                 f"A metric must give one number, but {self.function} gave an array of shape {value.shape}."
             )
         return value
@@ -117,16 +118,16 @@ def resolve(record: Sequence[str] | Mapping[str, Any], problem: Problem) -> dict
     found: dict[str, Metric] = {}
     for name, metric in wanted.items():
         if name in COLUMNS:
-            raise ValueError(f"A metric cannot be called {name!r}: the history has a column of that name already.")
+            raise InputError(f"A metric cannot be called {name!r}: the history has a column of that name already.")
         if callable(metric) or isinstance(metric, OfProgram):
             if name in BUILT_IN or name in DERIVED:
-                raise ValueError(f"A metric of your own cannot be called {name!r}: that name is built in.")
+                raise InputError(f"A metric of your own cannot be called {name!r}: that name is built in.")
             found[name] = metric.function if isinstance(metric, OfProgram) else OfUser(metric, problem)
             continue
         base = DERIVED.get(metric, metric)
         if base not in BUILT_IN:
             known = ", ".join([*BUILT_IN, *DERIVED])
-            raise ValueError(f"Unknown metric {metric!r}: choose from {known}, or give a function of (w, beta).")
+            raise InputError(f"Unknown metric {metric!r}: choose from {known}, or give a function of (w, beta).")
         found[base] = BUILT_IN[base]
     return found
 

@@ -15,6 +15,7 @@ from jax.custom_batching import custom_vmap
 from twofold import control, machine, randomness, tree
 from twofold.clients import ClientError, Clients
 from twofold.curvature import real_weight
+from twofold.errors import InputError, KindError
 from twofold.losses import Rows
 from twofold.objectives.base import Objective
 from twofold.objectives.two_stage import TwoStage
@@ -191,7 +192,7 @@ def _rounded(clients: Clients, dtype: np.dtype) -> Clients:
     try:
         return clients.map(lambda x, y: (jax.tree.map(nearest, x), y))
     except ClientError as mistake:
-        raise ValueError(f"The features are too large for rows={dtype.name!r}: {mistake}.") from None
+        raise InputError(f"The features are too large for rows={dtype.name!r}: {mistake}.") from None
 
 
 class Optimum(NamedTuple):
@@ -229,11 +230,11 @@ class Problem:
         rows: Literal["bfloat16"] | None = None,
     ) -> None:
         if not isinstance(objective, Objective):
-            raise TypeError(f"Problem needs an objective of twofold.objectives, got {type(objective).__name__}.")
+            raise KindError(f"Problem needs an objective of twofold.objectives, got {type(objective).__name__}.")
         if not isinstance(clients, Clients):
-            raise TypeError(f"Problem needs Clients (see Clients.from_list), got {type(clients).__name__}.")
+            raise KindError(f"Problem needs Clients (see Clients.from_list), got {type(clients).__name__}.")
         if rows not in (None, "bfloat16"):
-            raise ValueError(f"rows is None or 'bfloat16', got {rows!r}.")
+            raise InputError(f"rows is None or 'bfloat16', got {rows!r}.")
         self.rows: Literal["bfloat16"] | None = rows
         self._kept = None if rows is None else np.dtype(jnp.bfloat16)  # of features; None: as all numbers
         if self._kept is not None:
@@ -245,13 +246,13 @@ class Problem:
         w, beta = self.objective.init(clients)
         self.has_shared, self.has_private = tree.size(w) > 0, tree.size(beta) > 0
         if not isinstance(rescale, bool) and not (isinstance(rescale, int | float) and 0 < rescale < float("inf")):
-            raise ValueError(f"rescale must be True, False or a positive number, got {rescale!r}.")
+            raise InputError(f"rescale must be True, False or a positive number, got {rescale!r}.")
         scale = rescale if not isinstance(rescale, bool) else self.M**-0.5 if rescale else 1.0
         self.scale = float(scale) if self.has_shared and self.has_private else 1.0
         self._start = (w, beta)
         self.positions = tuple(np.asarray(b) for b in (clients.buckets() if buckets is None else buckets))
         if np.sort(np.concatenate(self.positions)).tolist() != list(range(self.M)):
-            raise ValueError(f"buckets must hold each of the {self.M} client positions exactly once.")
+            raise InputError(f"buckets must hold each of the {self.M} client positions exactly once.")
 
     @property
     def traced_scale(self) -> jax.Array | None:
@@ -376,7 +377,7 @@ class Problem:
 
     def _sampling(self, key: Any, batch: int | None) -> tuple[Any, int | None]:
         if (key is None) != (batch is None):
-            raise ValueError("A sampled gradient needs both key= and batch=; a full one neither.")
+            raise InputError("A sampled gradient needs both key= and batch=; a full one neither.")
         if key is not None and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
             key = jax.random.key_data(key)
         return key, batch
@@ -390,7 +391,7 @@ class Problem:
         expected = jax.tree.map(jnp.shape, self.host_start)
         found = jax.tree.map(jnp.shape, (w, beta))
         if found != expected:
-            raise ValueError(f"(w, beta) must have shapes {expected}, got {found}.")
+            raise InputError(f"(w, beta) must have shapes {expected}, got {found}.")
 
     # --- theory -------------------------------------------------------------------------------------------------------
 

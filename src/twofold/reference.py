@@ -22,6 +22,7 @@ import scipy.sparse.linalg
 from jax.flatten_util import ravel_pytree
 
 from twofold import tree
+from twofold.errors import InputError
 from twofold.tree import Pytree
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ FARTHEST = 1e8
 """An entry of this size is on its way to infinity."""
 
 
-class NotConvexError(ValueError):
+class NotConvexError(InputError):
     """The problem has no certified minimiser: it is not convex, or not bounded below."""
 
 

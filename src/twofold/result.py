@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from twofold.errors import InputError, NotFound
 from twofold.tree import Pytree
 
 FORMAT = 1
@@ -55,7 +56,7 @@ class History(Mapping[str, np.ndarray]):
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self._columns:
-            raise KeyError(f"The history has no column {name!r}; it has {', '.join(self._columns)}.")
+            raise NotFound(f"The history has no column {name!r}; it has {', '.join(self._columns)}.")
         return self._columns[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -136,7 +137,7 @@ class Result:
         folder = Path(folder)
         document = json.loads((folder / "result.json").read_text())
         if document.get("format") != FORMAT:
-            raise ValueError(
+            raise InputError(
                 f"{folder / 'result.json'} has format {document.get('format')!r}; this version reads {FORMAT}."
             )
         tensors = load_file(folder / "model.safetensors")

@@ -23,6 +23,7 @@ from twofold.algorithms.base import Setting
 from twofold.engines.base import Snapshots
 from twofold.engines.schedule import Schedule
 from twofold.engines.simulate import CAPACITY
+from twofold.errors import InputError
 from twofold.objectives.two_stage import TwoStage
 from twofold.problem import Problem
 from twofold.result import History, Ledger, Result, Results
@@ -76,7 +77,7 @@ def solve(
     several = seeds is not None
     all_seeds = [int(s) for s in seeds] if several else [int(seed)]
     if not all_seeds:
-        raise ValueError("seeds is empty: give at least one seed.")
+        raise InputError("seeds is empty: give at least one seed.")
     budget = Budget(rounds, iterations, seconds, target, tol, every)
     options = Options(budget, record, engine, start, constants, progress, chunk, state)
     if isinstance(problem.objective, TwoStage):
@@ -101,13 +102,13 @@ class Budget:
         for name in ("rounds", "iterations", "every"):
             value = getattr(self, name)
             if value is not None and (int(value) != value or value < 1):
-                raise ValueError(f"{name} must be a whole number ≥ 1, got {name}={value!r}.")
+                raise InputError(f"{name} must be a whole number ≥ 1, got {name}={value!r}.")
         for name in ("seconds", "tol"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise ValueError(f"{name} must be positive, got {name}={value!r}.")
+                raise InputError(f"{name} must be positive, got {name}={value!r}.")
         if all(getattr(self, n) is None for n in ("rounds", "iterations", "seconds", "target", "tol")):
-            raise ValueError("Say when to stop: rounds, iterations, seconds, target or tol.")
+            raise InputError("Say when to stop: rounds, iterations, seconds, target or tol.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +132,7 @@ def make(algorithm: str | Algorithm) -> Algorithm:
     if algorithm not in REGISTRY:
         near = difflib.get_close_matches(str(algorithm), REGISTRY, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"Unknown algorithm {algorithm!r}; there are {', '.join(REGISTRY)}.{hint}")
+        raise InputError(f"Unknown algorithm {algorithm!r}; there are {', '.join(REGISTRY)}.{hint}")
     return REGISTRY[algorithm]()
 
 
@@ -142,7 +143,7 @@ def complete(
     algorithm = make(algorithm)
     objective = problem.objective
     if algorithm.needs not in (None, objective.name):
-        raise ValueError(
+        raise InputError(
             f"{algorithm.name} solves the {algorithm.needs} objective only, but this problem's is {objective.name}; "
             "use lsgd, acd or asvrcd, which solve any."
         )
@@ -193,7 +194,7 @@ class _Run:
     def _certified_mu(self) -> float:
         constants = self.problem.constants() if self.constants is None else self.constants
         if not constants.mu > 0:
-            raise ValueError(
+            raise InputError(
                 f"tol needs strong convexity to certify a gap, but μ = {constants.mu:g} here: add a ridge (l2 > 0), pass "
                 "constants=problem.constants(mu=...), or stop on rounds or a target loss."
             )
@@ -483,14 +484,14 @@ def _first_rounds(budget: Budget) -> int | None:
     """A bound for a first stage that a target alone would not end."""
     others = (budget.iterations, budget.seconds, budget.tol)
     if budget.target is not None and all(limit is None for limit in others):
-        raise ValueError("With Lambda=inf a target is for the second stage: say also when the first is over (rounds=).")
+        raise InputError("With Lambda=inf a target is for the second stage: say also when the first is over (rounds=).")
     return None
 
 
 def _two_stages(problem: Problem, algorithm: Any, options: Options, seed: int) -> Result:
     """Λ = ∞: traditional federated learning, then everyone alone around its solution; one Result for both."""
     if options.constants is not None:
-        raise ValueError("With Lambda=inf each stage has its own constants: solve the stages separately to give them.")
+        raise InputError("With Lambda=inf each stage has its own constants: solve the stages separately to give them.")
     objective: TwoStage = problem.objective  # type: ignore[assignment]
     w0, beta0 = problem.start if options.start is None else options.start
 

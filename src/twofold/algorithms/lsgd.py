@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Open, Setting, fill, size_of_batch
 from twofold.control import repeat
+from twofold.errors import InputError
 from twofold.randomness import Key
 from twofold.theory import stepsizes
 from twofold.tree import Pytree, record, static
@@ -65,9 +66,9 @@ class LSGD(Algorithm):
 
     def __post_init__(self) -> None:
         if self.tau < 1 or (self.batch is not None and self.batch < 1) or (self.epochs is not None and self.epochs < 1):
-            raise ValueError(f"LSGD needs tau, batch and epochs ≥ 1: {self.tau=}, {self.batch=}, {self.epochs=}.")
+            raise InputError(f"LSGD needs tau, batch and epochs ≥ 1: {self.tau=}, {self.batch=}, {self.epochs=}.")
         if self.average and callable(self.eta):
-            raise ValueError("LSGD's weighted average is defined for a constant step: give a number as eta.")
+            raise InputError("LSGD's weighted average is defined for a constant step: give a number as eta.")
 
     def is_complete(self) -> bool:
         """A step is all it needs, and μ only for the weighted average."""

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Open, Setting, fill, size_of_batch
 from twofold.control import repeat
+from twofold.errors import InputError
 from twofold.randomness import Key
 from twofold.theory import stepsizes
 from twofold.tree import Pytree, record, static
@@ -49,7 +50,7 @@ class PFedMe(Algorithm):
 
     def __post_init__(self) -> None:
         if self.local_rounds < 1 or self.inner_steps < 1:
-            raise ValueError(
+            raise InputError(
                 f"pFedMe needs local_rounds and inner_steps ≥ 1: {self.local_rounds=}, {self.inner_steps=}."
             )
 

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from twofold.errors import TwofoldError
+
 ENVIRONMENT_VARIABLE = "TWOFOLD_DATA"
 TIMEOUT_SECONDS = 30.0
 _CHUNK = 1 << 18
@@ -30,7 +32,7 @@ Opener = Callable[[str], Any]
 """What turns an address into a readable response; `urllib.request.urlopen` unless a test says otherwise."""
 
 
-class DataError(RuntimeError):
+class DataError(TwofoldError, RuntimeError):
     """A data file is missing, damaged or unreachable; the message is one sentence that says what to do."""
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twofold.data.files import DataError, DataFile, Opener, fetch, fetch_members, find
+from twofold.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +149,7 @@ def load(
     image_set = _lookup(name, catalogue)
     unknown = [part for part in parts or () if part not in image_set.parts]
     if unknown or (parts is not None and (not parts or len(set(parts)) != len(parts))):
-        raise ValueError(f"parts must be some of {tuple(image_set.parts)}, each once, but got {tuple(parts or ())}")
+        raise InputError(f"parts must be some of {tuple(image_set.parts)}, each once, but got {tuple(parts or ())}")
 
     read = _fetch_batches if image_set.archive else _fetch_pairs
     blocks, labels, used = [], [], []
@@ -171,7 +172,7 @@ def _lookup(name: str, catalogue: Mapping[str, ImageSet]) -> ImageSet:
     key = name.lower().replace("_", "-")
     key = _ALIASES.get(key, key)
     if key not in catalogue:
-        raise ValueError(f"there is no image data set {name!r}; there are {', '.join(catalogue)}")
+        raise InputError(f"there is no image data set {name!r}; there are {', '.join(catalogue)}")
     return catalogue[key]
 
 

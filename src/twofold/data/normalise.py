@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from twofold.errors import InputError
+
 _BLOCK = 64  # columns at a time
 
 
@@ -18,9 +20,9 @@ def standardise(x: ArrayLike, reference: ArrayLike | None = None) -> NDArray[np.
     x = _matrix(x, "x")
     rows = x if reference is None else _matrix(reference, "reference")
     if rows.shape[0] == 0:
-        raise ValueError(f"a mean needs at least one row, but the reference has shape {rows.shape}")
+        raise InputError(f"a mean needs at least one row, but the reference has shape {rows.shape}")
     if rows.shape[1] != x.shape[1]:
-        raise ValueError(f"x has {x.shape[1]} columns and the reference {rows.shape[1]}: they must agree")
+        raise InputError(f"x has {x.shape[1]} columns and the reference {rows.shape[1]}: they must agree")
     out = np.empty(x.shape, x.dtype)
     # Sums are taken in float64; going by blocks of columns keeps that from doubling the memory several times over.
     for start in range(0, x.shape[1], _BLOCK):
@@ -63,9 +65,9 @@ def paper(x: ArrayLike, reference: ArrayLike | None = None) -> NDArray[np.floati
 def _matrix(x: ArrayLike, name: str) -> NDArray[np.floating]:
     array = np.asarray(x)
     if array.ndim != 2:
-        raise ValueError(f"{name} must be a matrix with one row per sample, but has shape {array.shape}")
+        raise InputError(f"{name} must be a matrix with one row per sample, but has shape {array.shape}")
     if array.dtype != np.float32:
         array = array.astype(np.float64)
     if not np.isfinite(array).all():
-        raise ValueError(f"{name} contains NaN or infinite values")
+        raise InputError(f"{name} contains NaN or infinite values")
     return array

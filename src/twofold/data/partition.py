@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from twofold.errors import InputError
+
 Rows = NDArray[np.int64]
 
 
@@ -27,7 +29,7 @@ class Partition:
 
     def __post_init__(self) -> None:
         if not len(self.train) == len(self.test) == len(self.names) == len(self.labels):
-            raise ValueError(
+            raise InputError(
                 "a partition needs training rows, test rows, a name and labels for every client, but has "
                 f"{len(self.train)}, {len(self.test)}, {len(self.names)} and {len(self.labels)} of them"
             )
@@ -58,9 +60,9 @@ def by_labels(
     _at_least(0, test=test)
     values, counts = np.unique(y, return_counts=True)
     if labels_per_client > len(values):
-        raise ValueError(f"{labels_per_client=} distinct labels were asked for, but y has only {len(values)}")
+        raise InputError(f"{labels_per_client=} distinct labels were asked for, but y has only {len(values)}")
     if train < labels_per_client:
-        raise ValueError(f"{train=} rows cannot hold {labels_per_client} labels: give each client at least one of each")
+        raise InputError(f"{train=} rows cannot hold {labels_per_client} labels: give each client at least one of each")
     random = np.random.default_rng(seed)
 
     chosen = _deal_labels(len(values), clients, labels_per_client, random)
@@ -77,7 +79,7 @@ def by_labels(
     if left.min() < 0:
         worst = int(np.argmin(left))
         users = int((shares[:, worst].sum(axis=1) > 0).sum())
-        raise ValueError(
+        raise InputError(
             f"label {_plain(values[worst])} has {counts[worst]:,} rows, but {users} of the {clients} clients need "
             f"{counts[worst] - left[worst]:,} of them ({train} training and {test} test rows over {labels_per_client} "
             "labels each): take fewer clients or fewer rows"
@@ -112,7 +114,7 @@ def dirichlet(
     _at_least(1, clients=clients, min_rows=min_rows, tries=tries)
     _fraction(test)
     if not (np.isfinite(alpha) and alpha > 0):
-        raise ValueError(f"the concentration alpha must be positive, but is {alpha=}")
+        raise InputError(f"the concentration alpha must be positive, but is {alpha=}")
     _enough(len(y), clients, min_rows)
     random = np.random.default_rng(seed)
     values, labels = np.unique(y, return_inverse=True)
@@ -128,7 +130,7 @@ def dirichlet(
             break
         best = max(best, smallest)
     else:
-        raise ValueError(
+        raise InputError(
             f"in {tries} draws with {alpha=} the smallest of {clients} clients got at most {best} of the {len(y):,} "
             f"rows, but {min_rows=}: take a larger alpha, fewer clients or a smaller min_rows"
         )
@@ -154,7 +156,7 @@ def power_law(
     _at_least(1, clients=clients, min_rows=min_rows)
     _fraction(test)
     if not (np.isfinite(exponent) and exponent >= 0):
-        raise ValueError(f"the exponent must not be negative, but is {exponent=}")
+        raise InputError(f"the exponent must not be negative, but is {exponent=}")
     _enough(n_rows, clients, min_rows)
     random = np.random.default_rng(seed)
     ends = np.cumsum(_power_law_sizes(n_rows, clients, exponent, min_rows))
@@ -263,23 +265,23 @@ def _percent(test: float) -> str:
 def _vector(values: ArrayLike, name: str) -> NDArray:
     array = np.asarray(values)
     if array.ndim != 1 or array.size == 0:
-        raise ValueError(f"{name} must be a vector with one entry per row, but has shape {array.shape}")
+        raise InputError(f"{name} must be a vector with one entry per row, but has shape {array.shape}")
     return array
 
 
 def _at_least(least: int, **numbers: int) -> None:
     for name, value in numbers.items():
         if value < least:
-            raise ValueError(f"{name} must be at least {least}, but is {value}")
+            raise InputError(f"{name} must be at least {least}, but is {value}")
 
 
 def _fraction(test: float) -> None:
     if not 0 <= test < 1:
-        raise ValueError(f"test is the fraction of each client's rows set aside, in [0, 1), but is {test}")
+        raise InputError(f"test is the fraction of each client's rows set aside, in [0, 1), but is {test}")
 
 
 def _enough(n_rows: int, clients: int, min_rows: int) -> None:
     if n_rows < clients * min_rows:
-        raise ValueError(
+        raise InputError(
             f"{clients} clients with at least {min_rows} rows each need {clients * min_rows:,}, not {n_rows:,}"
         )

@@ -12,6 +12,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from twofold.errors import InputError
+
 PAPER_SEED = 111
 MIXTURE_SIGMAS = (0.1, 0.3, 1.0)
 WEIGHT_SHARING_SIGMAS = (5.0, 10.0, 15.0)
@@ -120,7 +122,7 @@ def _sigmoid(t: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _check(sigma_h: float, clients: int, rows: int, **features: int) -> None:
     if not (np.isfinite(sigma_h) and sigma_h > 0):
-        raise ValueError(f"the heterogeneity sigma_h must be positive, but is {sigma_h=}")
+        raise InputError(f"the heterogeneity sigma_h must be positive, but is {sigma_h=}")
     for name, value in {"clients": clients, "rows": rows, **features}.items():
         if value < 1:
-            raise ValueError(f"{name} must be at least 1, but is {value}")
+            raise InputError(f"{name} must be at least 1, but is {value}")

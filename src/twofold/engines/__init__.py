@@ -14,6 +14,7 @@ from twofold.engines.messages import Messages
 from twofold.engines.sharded import Sharded
 from twofold.engines.simulate import Simulate
 from twofold.engines.streamed import Streamed
+from twofold.errors import InputError
 from twofold.problem import Problem
 
 REGISTRY: dict[str, Any] = {"simulate": Simulate, "messages": Messages, "sharded": Sharded, "streamed": Streamed}
@@ -36,10 +37,10 @@ def choose(
     """
     asked = chunk is not None or state is not None
     if chunk is not None and (int(chunk) != chunk or chunk < 1):
-        raise ValueError(f"chunk is a number of clients ≥ 1, got {chunk=}.")
+        raise InputError(f"chunk is a number of clients ≥ 1, got {chunk=}.")
     if name not in ("simulate", "streamed"):
         if asked:
-            raise ValueError(f"chunk= and state= are for the engines simulate and streamed, not for {name}.")
+            raise InputError(f"chunk= and state= are for the engines simulate and streamed, not for {name}.")
         return get(name), {}
     if name == "simulate" and not asked:
         need = memory.need(algorithm, problem)
@@ -62,5 +63,5 @@ def choose(
 def get(name: str) -> Any:
     """The engine of that name."""
     if name not in REGISTRY:
-        raise ValueError(f"Unknown engine {name!r}; there are {', '.join(REGISTRY)}.")
+        raise InputError(f"Unknown engine {name!r}; there are {', '.join(REGISTRY)}.")
     return REGISTRY[name]

@@ -14,6 +14,7 @@ from twofold import metrics as measure
 from twofold.algorithms.base import Algorithm
 from twofold.engines.base import Engine, Snapshots, Threads
 from twofold.engines.simulate import Simulate
+from twofold.errors import InputError
 from twofold.problem import Problem
 from twofold.tree import Pytree
 
@@ -26,7 +27,7 @@ class Grouped(Engine):
     ) -> None:
         self._seeds, self._size = len(seeds), len(seeds) // groups
         if self._size * groups != len(seeds):
-            raise ValueError(f"{len(seeds)} seeds do not make {groups} equal groups.")
+            raise InputError(f"{len(seeds)} seeds do not make {groups} equal groups.")
         cuts = range(0, len(seeds), self._size)
         self._groups = [Simulate(algorithm, problem, seeds[i : i + self._size], start, slots) for i in cuts]
         self.algorithm, self.program = self._groups[0].algorithm, self._groups[0].program

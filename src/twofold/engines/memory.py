@@ -13,6 +13,7 @@ import numpy as np
 from twofold import machine, randomness
 from twofold.algorithms.base import Algorithm
 from twofold.engines.schedule import message_sizes
+from twofold.errors import InputError
 from twofold.problem import Oracle, Problem
 
 SHARE = 0.8
@@ -150,7 +151,7 @@ def choose(found: Need, chunk: int | None, state: str) -> int:
     each = found.working + (0 if state == "device" else (found.data + found.state) // found.clients)
     most = int((room - kept) // max(each, 1))
     if most < 1:
-        raise ValueError(
+        raise InputError(
             f"This problem does not fit into memory: {found.told()}, but {size(room)} can be used "
             f"({SHARE:.0%} of what is free). "
             + ('Keep the private state elsewhere: state="host" or state="disk".' if state != "disk" else "")

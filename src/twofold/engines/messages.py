@@ -17,6 +17,7 @@ import numpy as np
 from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm
 from twofold.engines.base import Engine, Snapshots
+from twofold.errors import KindError
 from twofold.problem import Oracle, Problem
 from twofold.randomness import Key
 from twofold.tree import Pytree
@@ -96,7 +97,7 @@ class ClientSide:
         self._private, message = self._algorithm.client(self._plan, self._shared, self._private, self._oracle, key)
         for leaf in jax.tree.leaves(message):
             if leaf.dtype != jnp.result_type(float):
-                raise TypeError(f"client {self.name!r}: a message of dtype {leaf.dtype} in iteration {k}.")
+                raise KindError(f"client {self.name!r}: a message of dtype {leaf.dtype} in iteration {k}.")
         self._shape = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), message)
         return pack(self._algorithm.sends(self._plan), message)
 

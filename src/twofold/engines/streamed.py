@@ -29,6 +29,7 @@ from twofold.engines.base import Engine, Snapshots, Threads
 from twofold.engines.fused import Products, Recipe, When, clients, products, put, recipe
 from twofold.engines.schedule import Schedule
 from twofold.engines.simulate import State, client_streams, first_state, report
+from twofold.errors import InputError
 from twofold.problem import Oracle, Problem, weighted_mean
 from twofold.tree import Pytree
 
@@ -77,9 +78,9 @@ class Streamed(Engine):
         fused: bool | None = None,
     ) -> None:
         if len(seeds) != 1:
-            raise ValueError(f"The streamed engine runs one seed at a time, got {len(seeds)}.")
+            raise InputError(f"The streamed engine runs one seed at a time, got {len(seeds)}.")
         if state not in PLACES:
-            raise ValueError(f"Private state is kept on one of {', '.join(PLACES)}, not on {state!r}.")
+            raise InputError(f"Private state is kept on one of {', '.join(PLACES)}, not on {state!r}.")
         self.algorithm, self.problem, self.place = tree.cast(algorithm), problem, state
         key = randomness.root(seeds[0])
         self._common = randomness.common(key)

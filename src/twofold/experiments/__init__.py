@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from twofold.errors import InputError
 from twofold.experiments.base import Experiment
 from twofold.experiments.judge import Verdict, judge  # not on first use: the name must not become that of the module
 
@@ -34,7 +35,7 @@ def load(name: str) -> Experiment:
 
         near = difflib.get_close_matches(str(name), NAMES, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"There is no experiment {name!r}; there are {', '.join(NAMES)}, or all.{hint}")
+        raise InputError(f"There is no experiment {name!r}; there are {', '.join(NAMES)}, or all.{hint}")
     return import_module(f"twofold.experiments.{name}").EXPERIMENT
 
 

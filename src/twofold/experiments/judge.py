@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from twofold.errors import InputError
 from twofold.experiments import ews, images, mx2, published, pw, rates, relaxation, slips
 from twofold.experiments.base import PUBLISHED, THEORY
 from twofold.theory import constants as theory
@@ -104,7 +105,7 @@ def _document(path: Path) -> Any:
     try:
         return json.loads(path.read_text())
     except ValueError as error:
-        raise ValueError(f"{path} is not a JSON document ({error}); delete it and run its experiment again.") from None
+        raise InputError(f"{path} is not a JSON document ({error}); delete it and run its experiment again.") from None
 
 
 Checks = list[Check]

@@ -9,6 +9,7 @@ import numpy as np
 
 from twofold import tree
 from twofold.clients import Clients
+from twofold.errors import InputError
 from twofold.losses import Rows
 from twofold.objectives.base import Loss, Objective, positive
 from twofold.objectives.two_stage import TwoStage
@@ -35,7 +36,7 @@ class Adaptive(Objective):
         """α_m of each client."""
         alpha = np.asarray(self.alpha, np.float64)
         if alpha.ndim and alpha.shape != (len(clients),):
-            raise ValueError(f"alpha has shape {alpha.shape}, but there are {len(clients)} clients: give one or each.")
+            raise InputError(f"alpha has shape {alpha.shape}, but there are {len(clients)} clients: give one or each.")
         return np.broadcast_to(alpha, (len(clients),))
 
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
@@ -67,7 +68,7 @@ def adaptive(loss: Loss, alpha: Any, Lambda: float = 1.0) -> Adaptive | TwoStage
     if values.ndim > 1 or not np.all((values > 0) & (values < 1)):
         bad = values.ravel()[~((values.ravel() > 0) & (values.ravel() < 1))]
         where = f" (client {int(np.flatnonzero(~((values > 0) & (values < 1)))[0])})" if values.ndim == 1 else ""
-        raise ValueError(f"Every alpha must lie strictly between 0 and 1, got {bad[0] if bad.size else alpha}{where}.")
+        raise InputError(f"Every alpha must lie strictly between 0 and 1, got {bad[0] if bad.size else alpha}{where}.")
     alpha = float(values) if values.ndim == 0 else values
     if Lambda == np.inf:
         return TwoStage(Adaptive(loss, alpha, 0.0), _around)

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from twofold.clients import Clients
+from twofold.errors import InputError
 from twofold.losses import Rows
 from twofold.theory.constants import Constants
 from twofold.tree import Pytree
@@ -73,5 +74,5 @@ class Objective:
 def positive(name: str, value: Any, *, zero: bool = False) -> float:
     """The number if it is finite and positive (or zero where allowed), else a sentence."""
     if not isinstance(value, Real) or not 0 <= float(value) < np.inf or (value == 0 and not zero):
-        raise ValueError(f"{name} must be a finite number {'≥' if zero else '>'} 0, got {name}={value!r}.")
+        raise InputError(f"{name} must be a finite number {'≥' if zero else '>'} 0, got {name}={value!r}.")
     return float(value)

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from twofold.clients import Clients
+from twofold.errors import InputError, KindError
 from twofold.losses import Batch, Held, Rows, by_row, mean_by_row
 from twofold.objectives.base import Objective
 from twofold.theory.constants import Constants
@@ -57,7 +58,7 @@ class Custom(Objective):
 
     def predict(self, w: Pytree, beta: Pytree, train: Rows, own: Pytree, x: Pytree) -> jax.Array:
         """Refuse: a custom objective has no predictor."""
-        raise ValueError("A custom objective cannot predict; use its w and beta in your own predictor.")
+        raise InputError("A custom objective cannot predict; use its w and beta in your own predictor.")
 
 
 def custom(
@@ -77,5 +78,5 @@ def custom(
     recompiling. `constants` (of F in the scaled space) are estimated at the start where you do not give them.
     """
     if not callable(f):
-        raise TypeError(f"objectives.custom needs a function f(w, beta, batch), got {type(f).__name__}.")
+        raise KindError(f"objectives.custom needs a function f(w, beta, batch), got {type(f).__name__}.")
     return Custom(f, Held((w0, beta0)), params, None if constants is None else Held(constants), grade)

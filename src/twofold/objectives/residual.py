@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from twofold.clients import Clients
+from twofold.errors import InputError, KindError
 from twofold.losses import Held, Linear, Rows
 from twofold.objectives.base import Objective
 from twofold.theory.constants import Constants
@@ -109,9 +110,9 @@ def residual(
     (parameters, features), together with their starting points `start=(w0, beta0)`.
     """
     if not isinstance(loss, Linear):
-        raise TypeError("residual needs a loss with a score: losses.logistic, softmax or squared.")
+        raise KindError("residual needs a loss with a score: losses.logistic, softmax or squared.")
     if (predictors is None) != (start is None):
-        raise ValueError(
+        raise InputError(
             "residual needs predictors and start together: the functions and where their parameters begin."
         )
     fixed = [c if c is None or isinstance(c, (str, slice)) else tuple(int(i) for i in c) for c in (shared, private)]

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from twofold.clients import Clients
+from twofold.errors import InputError
 from twofold.losses import Rows
 from twofold.objectives.base import NOTHING, Loss, Objective
 from twofold.objectives.traditional import Traditional
@@ -86,7 +87,7 @@ class TwoStage(Objective):
 
     def constants(self, clients: Clients, scale: float) -> Constants:
         """Refuse: each stage has its own."""
-        raise ValueError(
+        raise InputError(
             "With Lambda=inf the problem has two stages, each with constants of its own: ask "
             "Problem(objective.first(), clients) or Problem(objective.second(w_star), clients)."
         )

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from twofold.clients import Clients
+from twofold.errors import InputError
 from twofold.losses import Rows
 from twofold.objectives.base import Loss, Objective
 from twofold.theory import constants
@@ -35,7 +36,7 @@ class WeightSharing(Objective):
         named = [(_name(path), leaf) for path, leaf in leaves]
         for name in self.split if isinstance(self.split, tuple) else ():
             if not any(_inside(leaf, name) for leaf, _ in named):
-                raise ValueError(
+                raise InputError(
                     f"The split names {name!r}, but the parameters are {', '.join(repr(n) for n, _ in named)}."
                 )
         kinds = tuple((name, _kind(self.split, name, leaf, len(leaves))) for name, leaf in named)
@@ -43,7 +44,7 @@ class WeightSharing(Objective):
             other = PRIVATE if block == SHARED else SHARED
             if all(kind == other for _, kind in kinds):
                 names = ", ".join(repr(name) for name, _ in kinds)
-                raise ValueError(f"The split {self.split!r} leaves nothing {block}; the parameters are {names}.")
+                raise InputError(f"The split {self.split!r} leaves nothing {block}; the parameters are {names}.")
         return WeightSharing(self.loss, self.split, (structure, kinds))
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
@@ -96,7 +97,7 @@ def _kind(split: Split, name: str, leaf: Any, leaves: int) -> Any:
     """`shared`, `private`, or the pair of index tuples along the first axis."""
     if isinstance(split, (int, slice)):
         if leaves != 1:
-            raise ValueError(
+            raise InputError(
                 f"split={split!r} cuts a single array, but the model has {leaves} leaves: name the shared ones instead."
             )
         chosen = np.zeros(leaf.shape[0], bool)
@@ -106,7 +107,7 @@ def _kind(split: Split, name: str, leaf: Any, leaves: int) -> Any:
     else:
         chosen = np.asarray(any(_inside(name, branch) for branch in split))
     if chosen.ndim and chosen.shape != leaf.shape[:1]:
-        raise ValueError(f"The split of {name!r} has shape {chosen.shape}, but the leaf has shape {leaf.shape}.")
+        raise InputError(f"The split of {name!r} has shape {chosen.shape}, but the leaf has shape {leaf.shape}.")
     if chosen.all() or not chosen.any():
         return SHARED if chosen.all() else PRIVATE
     return tuple(np.flatnonzero(chosen).tolist()), tuple(np.flatnonzero(~chosen).tolist())

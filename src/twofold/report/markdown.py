@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from twofold.errors import InputError
 from twofold.experiments.base import LABELS
 from twofold.experiments.judge import Book, compare, decide, table
 
@@ -24,7 +25,7 @@ def write(folder: str | os.PathLike[str], out: str | os.PathLike[str]) -> Path:
     """Write the document, and beside it, in a folder of its own name, the figures that decide the claims."""
     book, out = Book.read(folder), Path(out)
     if not book.documents:
-        raise ValueError(f"There are no results in {folder}: run `twofold reproduce all --out {folder}` first.")
+        raise InputError(f"There are no results in {folder}: run `twofold reproduce all --out {folder}` first.")
     verdicts = decide(book)
     drawn = dict.fromkeys(name for verdict in verdicts for name in verdict.figures)
     pictures = {name: path for name in drawn if (path := Path(folder) / "figures" / f"{name}.png").exists()}

@@ -24,6 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from twofold.errors import InputError, KindError
+
 Array = NDArray[np.float64]
 
 HOW = ("certified", "local", "given")
@@ -36,9 +38,9 @@ _LOSS_SYMBOLS = {"mu": "μ'", "L": "L'", "calL": "𝓛'"}
 def _check_how(how: Mapping[str, str], names: Mapping[str, str], owner: str) -> dict[str, str]:
     for name, value in how.items():
         if name not in names:
-            raise ValueError(f"{owner} has no constant {name!r}; it has {', '.join(names)}.")
+            raise InputError(f"{owner} has no constant {name!r}; it has {', '.join(names)}.")
         if value not in HOW:
-            raise ValueError(f"{owner}: how[{name!r}] must be one of {', '.join(HOW)}, got {value!r}.")
+            raise InputError(f"{owner}: how[{name!r}] must be one of {', '.join(HOW)}, got {value!r}.")
     return {name: how.get(name, "given") for name in names}
 
 
@@ -60,19 +62,19 @@ class LossConstants:
         for name, symbol in _LOSS_SYMBOLS.items():
             value = np.array(getattr(self, name), dtype=np.float64)
             if value.ndim > 1:
-                raise ValueError(f"{symbol} must be a number or one number per client, got the shape {value.shape}.")
+                raise InputError(f"{symbol} must be a number or one number per client, got the shape {value.shape}.")
             if value.ndim and not value.size:
-                raise ValueError(f"{symbol} must have an entry for at least one client, got an empty array.")
+                raise InputError(f"{symbol} must have an entry for at least one client, got an empty array.")
             bad = np.flatnonzero(~(np.isfinite(value) & (value >= 0)))
             if bad.size:
                 where = f" of client {bad[0]}" if value.ndim else ""
-                raise ValueError(f"{symbol}{where} must be a finite number ≥ 0, got {value.ravel()[bad[0]]}.")
+                raise InputError(f"{symbol}{where} must be a finite number ≥ 0, got {value.ravel()[bad[0]]}.")
             if value.ndim:
                 sizes.add(value.size)
             value.setflags(write=False)
             object.__setattr__(self, name, value)
         if len(sizes) > 1:
-            raise ValueError(f"μ', L' and 𝓛' must have one entry per client, got {sorted(sizes)} entries.")
+            raise InputError(f"μ', L' and 𝓛' must have one entry per client, got {sorted(sizes)} entries.")
         object.__setattr__(self, "how", _check_how(self.how, _LOSS_SYMBOLS, "LossConstants"))
 
     @property
@@ -116,11 +118,11 @@ class Constants:
         for name, symbol in SYMBOLS.items():
             value = float(getattr(self, name))
             if not math.isfinite(value) or value < 0:
-                raise ValueError(f"{symbol} must be a finite number ≥ 0, got {name}={value}.")
+                raise InputError(f"{symbol} must be a finite number ≥ 0, got {name}={value}.")
             object.__setattr__(self, name, value)
         for name in self.why:
             if name not in SYMBOLS:
-                raise ValueError(f"Constants has no constant {name!r}; it has {', '.join(SYMBOLS)}.")
+                raise InputError(f"Constants has no constant {name!r}; it has {', '.join(SYMBOLS)}.")
         object.__setattr__(self, "how", _check_how(self.how, SYMBOLS, "Constants"))
         object.__setattr__(self, "why", {name: str(self.why.get(name, "")) for name in SYMBOLS})
 
@@ -128,7 +130,7 @@ class Constants:
         """The same constants with some set by hand; those are marked "given" from then on."""
         for name in given:
             if name not in SYMBOLS:
-                raise TypeError(f"Constants has no constant {name!r}; it has {', '.join(SYMBOLS)}.")
+                raise KindError(f"Constants has no constant {name!r}; it has {', '.join(SYMBOLS)}.")
         how = {**self.how, **dict.fromkeys(given, "given")}
         why = {**self.why, **dict.fromkeys(given, "set by hand")}
         return _replace(self, **given, how=how, why=why)
@@ -163,9 +165,9 @@ def arrow_smallest_eigenvalue(a: float, b: ArrayLike, c: ArrayLike, *, schur: fl
     a = float(a)
     b, c = np.broadcast_arrays(np.atleast_1d(np.asarray(b, np.float64)), np.atleast_1d(np.asarray(c, np.float64)))
     if b.ndim != 1:
-        raise ValueError(f"b and c must have one entry per client, got the shape {b.shape}.")
+        raise InputError(f"b and c must have one entry per client, got the shape {b.shape}.")
     if not (math.isfinite(a) and np.all(np.isfinite(b)) and np.all(np.isfinite(c))):
-        raise ValueError("An arrow matrix must have finite entries, got a NaN or an infinity.")
+        raise InputError("An arrow matrix must have finite entries, got a NaN or an infinity.")
     size = max(abs(a), float(np.max(np.abs(b), initial=0)), float(np.max(np.abs(c), initial=0)))
     if size == 0:
         return 0.0
@@ -176,7 +178,7 @@ def arrow_smallest_eigenvalue(a: float, b: ArrayLike, c: ArrayLike, *, schur: fl
         return min(a, alone) * size
     if schur is not None:
         if np.min(c) <= 0:
-            raise ValueError("The Schur complement is only of use for positive c, got a c ≤ 0 with b ≠ 0.")
+            raise InputError("The Schur complement is only of use for positive c, got a c ≤ 0 with b ≠ 0.")
         schur = float(schur) / size
     return min(_secular_root(a, b * b, c, schur), alone) * size
 
@@ -244,20 +246,20 @@ def _setting(
         sizes.add(np.size(weights))
     sizes.discard(None)
     if not sizes:
-        raise ValueError(
+        raise InputError(
             "The number of clients is unknown: pass weights or clients, or constants with one entry per client."
         )
     if len(sizes) > 1:
-        raise ValueError(f"The loss, the weights and alpha disagree on the number of clients: {sorted(sizes)}.")  # type: ignore[type-var]
+        raise InputError(f"The loss, the weights and alpha disagree on the number of clients: {sorted(sizes)}.")  # type: ignore[type-var]
     M = int(sizes.pop())  # type: ignore[arg-type]
     if M < 1:
-        raise ValueError(f"There must be at least one client, got clients={M}.")
+        raise InputError(f"There must be at least one client, got clients={M}.")
     p = np.full(M, 1 / M) if weights is None else np.asarray(weights, np.float64)
     if p.ndim != 1 or not np.all(np.isfinite(p)) or np.any(p < 0) or abs(float(np.sum(p)) - 1) > 1e-6:
-        raise ValueError(f"The weights must be one number ≥ 0 per client and sum to one, got a sum of {np.sum(p)}.")
+        raise InputError(f"The weights must be one number ≥ 0 per client and sum to one, got a sum of {np.sum(p)}.")
     s = M**-0.5 if scale is None else float(scale)
     if not math.isfinite(s) or s <= 0:
-        raise ValueError(f"The scale of w must be a finite number > 0, got {scale=}.")
+        raise InputError(f"The scale of w must be a finite number > 0, got {scale=}.")
     paper = bool(np.allclose(p, 1 / M, rtol=1e-9, atol=0)) and math.isclose(s * s * M, 1, rel_tol=1e-9)
     return M, s, p, paper
 
@@ -265,7 +267,7 @@ def _setting(
 def _parameter(name: str, value: float) -> float:
     value = float(value)
     if not math.isfinite(value) or value < 0:
-        raise ValueError(f"{name} must be a finite number ≥ 0, got {name}={value}.")
+        raise InputError(f"{name} must be a finite number ≥ 0, got {name}={value}.")
     return value
 
 
@@ -407,7 +409,7 @@ def adaptive(
     Lambda = _parameter("Lambda", Lambda)
     alpha = np.asarray(alpha, np.float64)
     if alpha.ndim > 1 or not np.all((alpha >= 0) & (alpha <= 1)):
-        raise ValueError(f"alpha must be a number in [0, 1], or one per client, got {alpha}.")
+        raise InputError(f"alpha must be a number in [0, 1], or one per client, got {alpha}.")
     M, s, p, paper = _setting(loss, scale, weights, clients, alpha)
     own = 1 - alpha
     if paper and not sharp and Lambda >= float(np.max(alpha**2 + own**2 / 2)):

@@ -29,6 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from twofold.clients import Clients
+from twofold.errors import InputError, KindError
 from twofold.losses import Rows
 from twofold.objectives.base import NOTHING, Objective, positive
 from twofold.problem import Optimum, Problem
@@ -100,7 +101,7 @@ class LowerBound(Objective):
         own = _clients(self.M, self.n)
         same = all(np.array_equal(getattr(clients, k), getattr(own, k)) for k in ("x", "y", "counts", "weights"))
         if not same:
-            raise ValueError(
+            raise InputError(
                 f"The lower-bound instance has {self.M} clients of {self.n} rows of its own, got {clients!r}."
             )
         return self
@@ -149,11 +150,11 @@ class LowerBound(Objective):
 
     def grade(self, w: Pytree, beta: Pytree, train: Rows, own: Pytree, x: Pytree, y: Pytree) -> jax.Array:
         """Refuse: there is nothing to predict."""
-        raise ValueError("The lower-bound instance has no predictions to grade.")
+        raise InputError("The lower-bound instance has no predictions to grade.")
 
     def predict(self, w: Pytree, beta: Pytree, train: Rows, own: Pytree, x: Pytree) -> jax.Array:
         """Refuse: there is nothing to predict."""
-        raise ValueError("The lower-bound instance predicts nothing.")
+        raise InputError("The lower-bound instance predicts nothing.")
 
 
 def _energy(chain: Chain, z: jax.Array, links: jax.Array, ridge: jax.Array, pull: jax.Array) -> jax.Array:
@@ -190,7 +191,7 @@ def lower_bound_instance(
     M, n = _whole("M", M, 2 if kappa_w is not None else 1), _whole("n", n, 1)
     mu = positive("mu", mu)
     if kappa_w is None and kappa_beta is None:
-        raise ValueError("The lower-bound instance needs at least one block: give kappa_w or kappa_beta.")
+        raise InputError("The lower-bound instance needs at least one block: give kappa_w or kappa_beta.")
     d_w = _dimension("dimension", dimension, "kappa_w", kappa_w)
     d_beta = _dimension("dimension_beta", dimension_beta, "kappa_beta", kappa_beta)
     scale2 = 1 / M if kappa_w is not None and kappa_beta is not None else 1.0  # the s² that Problem will choose
@@ -204,7 +205,7 @@ def lower_bound_instance(
 def _whole(name: str, value: Any, least: int) -> int:
     if not isinstance(value, int | float | np.number) or value != int(value) or value < least:
         why = ": one client alone need not communicate" if name == "M" and least == 2 else ""
-        raise ValueError(f"{name} must be a whole number ≥ {least}, got {name}={value!r}{why}.")
+        raise InputError(f"{name} must be a whole number ≥ {least}, got {name}={value!r}{why}.")
     return int(value)
 
 
@@ -212,7 +213,7 @@ def _dimension(name: str, given: int | None, of: str, kappa: float | None) -> in
     if kappa is None:
         return 0
     if not 1 <= kappa < math.inf:
-        raise ValueError(f"{of} is a condition number ≥ 1, got {of}={kappa!r}.")
+        raise InputError(f"{of} is a condition number ≥ 1, got {of}={kappa!r}.")
     if given is None:
         return max(2, math.ceil(chain_rounds(kappa, BEYOND)))
     return _whole(name, given, 1 if kappa == 1 else 2)
@@ -267,9 +268,9 @@ def least(problem: Problem, eps: float) -> LowerBounds:
     """
     objective = problem.objective
     if not isinstance(objective, LowerBound):
-        raise TypeError(f"least() knows the lower-bound instance only, got the {objective.name} objective.")
+        raise KindError(f"least() knows the lower-bound instance only, got the {objective.name} objective.")
     if not eps > 0:
-        raise ValueError(f"The accuracy must be positive, got {eps=}.")
+        raise InputError(f"The accuracy must be positive, got {eps=}.")
     of_w = (0.0, 0.0) if objective.shared is None else _coordinates(objective.shared, objective.d_w, eps)
     of_beta = (0.0, 0.0) if objective.private is None else _coordinates(objective.private, objective.d_beta, eps)
     calls_w, calls_beta = objective.n * of_w[1] / objective.M, objective.n * of_beta[1]

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from twofold.errors import InputError
 from twofold.theory import stepsizes
 from twofold.theory.constants import Constants
 
@@ -56,9 +57,9 @@ def _iterations(contraction: float, initial: float, eps: float) -> float:
 
 def _check(eps: float, initial: float) -> None:
     if not eps > 0:
-        raise ValueError(f"The accuracy must be positive, got {eps=}.")
+        raise InputError(f"The accuracy must be positive, got {eps=}.")
     if not initial >= 0:
-        raise ValueError(f"The initial error must not be negative, got {initial=}.")
+        raise InputError(f"The initial error must not be negative, got {initial=}.")
 
 
 def asvrcd_contraction(hyper: stepsizes.Hyper, mu: float) -> float:
@@ -119,12 +120,12 @@ def initial_error(
     if method == "l2sgd_plus":
         hyper = stepsizes.l2sgd_plus(c, p_w)
         return distance2 + 4 * hyper["eta"] ** 2 / _l2_memory(hyper["p"], rows) * sigma2
-    raise ValueError(f"There is no guarantee for {method!r}, hence no initial error; choose from {', '.join(METHODS)}.")
+    raise InputError(f"There is no guarantee for {method!r}, hence no initial error; choose from {', '.join(METHODS)}.")
 
 
 def _rows(method: str, n: float | None) -> float:
     if n is None:
-        raise ValueError(f"The prediction for {method} depends on the rows per client: give n.")
+        raise InputError(f"The prediction for {method} depends on the rows per client: give n.")
     return float(n)
 
 
@@ -168,7 +169,7 @@ def predict(
     """
     _check(eps, initial)
     if method not in METHODS:
-        raise ValueError(f"There is no method {method!r}; choose from {', '.join(METHODS)}.")
+        raise InputError(f"There is no method {method!r}; choose from {', '.join(METHODS)}.")
     if method in ("ascd", "pfedme"):
         return _nothing(f"{method} has no convergence theorem for this problem.")
     if method == "lsgd":
@@ -260,7 +261,7 @@ def lower_bounds(c: Constants, n: float = 1, eps: float = 1e-6) -> LowerBounds:
     A block that is absent costs nothing. For n = 1, the full gradient, put L for 𝓛 in `c`.
     """
     if c.mu == 0:
-        raise ValueError("The lower bounds are for strongly convex problems, but μ = 0; add a ridge, or give mu.")
+        raise InputError("The lower bounds are for strongly convex problems, but μ = 0; add a ridge, or give mu.")
     _check(eps, 1.0)
     digits = math.log(max(1 / eps, 1.0))
 
@@ -279,9 +280,9 @@ def chain_rounds(kappa: float, eps: float) -> float:
     This is exact in infinitely many dimensions; in d dimensions it holds for k ≪ d.
     """
     if kappa < 1:
-        raise ValueError(f"A condition number is at least 1, got {kappa=}.")
+        raise InputError(f"A condition number is at least 1, got {kappa=}.")
     if not eps > 0:
-        raise ValueError(f"The accuracy must be positive, got {eps=}.")
+        raise InputError(f"The accuracy must be positive, got {eps=}.")
     if kappa == 1 or eps >= 1:
         return 0.0
     root = math.sqrt(kappa)
@@ -374,11 +375,11 @@ def table2(
     - weight_sharing: √(L'/μ') for both
     """
     if not mu > 0:
-        raise ValueError(f"Table 2 is for strongly convex losses, got {mu=}.")
+        raise InputError(f"Table 2 is for strongly convex losses, got {mu=}.")
 
     def need(name: str, value: ArrayLike | None) -> np.ndarray:
         if value is None:
-            raise ValueError(f"The objective {objective} needs {name}.")
+            raise InputError(f"The objective {objective} needs {name}.")
         return np.asarray(value, np.float64)
 
     holds = True
@@ -405,7 +406,7 @@ def table2(
         holds = bool(relax >= np.max(blend**2 + (1 - blend) ** 2 / 2))
     else:
         names = "traditional, local, multitask, mixture, adaptive, weight_sharing"
-        raise ValueError(f"Table 2 has no objective {objective!r}; choose from {names}.")
+        raise InputError(f"Table 2 has no objective {objective!r}; choose from {names}.")
     digits = 1.0 if eps is None else math.log(1 / eps)
 
     def full(ratio: float) -> float:

@@ -18,6 +18,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from twofold.errors import InputError
 from twofold.theory.constants import Constants, LossConstants
 
 Hyper = dict[str, Any]
@@ -52,11 +53,11 @@ def lsgd(c: Constants, tau: int) -> Hyper:
     and for τ = 1 the second says nothing.
     """
     if tau < 1 or tau != int(tau):
-        raise ValueError(f"The communication period must be a whole number ≥ 1, got {tau=}.")
+        raise InputError(f"The communication period must be a whole number ≥ 1, got {tau=}.")
     denominators = [4 * c.L_beta, 8 * math.sqrt(3 * math.e) * (tau - 1) * c.L_w, 4 * c.L_w]
     largest = max(denominators)
     if largest == 0:
-        raise ValueError("LSGD has no finite step size here: L^w and L^β are both 0; give eta.")
+        raise InputError("LSGD has no finite step size here: L^w and L^β are both 0; give eta.")
     return {"eta": 1 / largest, "note": None}
 
 
@@ -71,7 +72,7 @@ def acd(c: Constants) -> Hyper:
     root_w, root_beta = math.sqrt(c.L_w), math.sqrt(c.L_beta)
     total = root_w + root_beta
     if total == 0:
-        raise ValueError("ACD needs a smooth block that is not flat: L^w and L^β are both 0.")
+        raise InputError("ACD needs a smooth block that is not flat: L^w and L^β are both 0.")
     mu, note = usable_mu(c, total**2)
     nu = mu / total**2
     theta = 2 * nu / (math.sqrt(nu * nu + 4 * nu) + nu)  # (√(ν²+4ν) − ν)/2 without the cancellation
@@ -96,14 +97,14 @@ def w_probability(c: Constants, p_w: float | None = None) -> float:
     """
     total = c.calL_w + c.calL_beta
     if total == 0:
-        raise ValueError("The step size needs a smooth block that is not flat: 𝓛^w and 𝓛^β are both 0.")
+        raise InputError("The step size needs a smooth block that is not flat: 𝓛^w and 𝓛^β are both 0.")
     if p_w is None:
         return c.calL_w / total
     p_w = float(p_w)
     if not 0 <= p_w <= 1:
-        raise ValueError(f"p_w is a probability, got {p_w=}.")
+        raise InputError(f"p_w is a probability, got {p_w=}.")
     if (p_w == 0 and c.calL_w > 0) or (p_w == 1 and c.calL_beta > 0):
-        raise ValueError(f"With {p_w=} one block would never move: choose a p_w strictly between 0 and 1.")
+        raise InputError(f"With {p_w=} one block would never move: choose a p_w strictly between 0 and 1.")
     return p_w
 
 
@@ -123,13 +124,13 @@ def refresh_probability(p_w: float, n: float, optimal: Literal["w", "beta"] = "w
     """
     n = float(n)
     if not math.isfinite(n) or n < 1:
-        raise ValueError(f"A client has at least one row, got {n=}.")
+        raise InputError(f"A client has at least one row, got {n=}.")
     if rho is not None:
         if not 0 < rho <= 1:
-            raise ValueError(f"rho is a probability > 0, got {rho=}.")
+            raise InputError(f"rho is a probability > 0, got {rho=}.")
         return float(rho)
     if optimal not in ("w", "beta"):
-        raise ValueError(f'optimal must be "w" or "beta", got {optimal=}.')
+        raise InputError(f'optimal must be "w" or "beta", got {optimal=}.')
     probability = p_w if optimal == "w" else 1 - p_w
     return probability / n if probability > 0 else 1 / n
 
@@ -217,7 +218,7 @@ def scd(c: Constants, p_w: float | None = None) -> Hyper:
 def scd_neighbourhood(eta: float, mu: float, sigma2: float) -> float:
     """How near SCD comes: E‖x − x*‖² ≤ 2ησ²/μ in the limit, with σ² = E‖G(x*)‖²."""
     if not mu > 0:
-        raise ValueError(f"SCD's neighbourhood needs strong convexity, got {mu=}.")
+        raise InputError(f"SCD's neighbourhood needs strong convexity, got {mu=}.")
     return 2 * eta * sigma2 / mu
 
 
@@ -247,7 +248,7 @@ def l2sgd_plus(
     max{1−ημ, 1−r_f/2, 1−r_ψ/2}. One weight for both memories would not do.
     """
     if rule not in ("derived", "paper"):
-        raise ValueError(f'rule must be "derived" or "paper", got {rule=}.')
+        raise InputError(f'rule must be "derived" or "paper", got {rule=}.')
     if penalty is not None:
         c = c.replace(calL_w=penalty)
     p = w_probability(c, p_w)
@@ -262,9 +263,9 @@ def pfedme(lam: float, loss: LossConstants, local_rounds: int) -> Hyper:
     one full step; the inner problem f'(θ) + (λ/2)‖θ − w‖² is (𝓛' + λ)-smooth on any mini-batch.
     """
     if not lam > 0:
-        raise ValueError(f"pFedMe needs a penalty λ > 0, got {lam=}.")
+        raise InputError(f"pFedMe needs a penalty λ > 0, got {lam=}.")
     if local_rounds < 1:
-        raise ValueError(f"pFedMe needs at least one local round, got {local_rounds=}.")
+        raise InputError(f"pFedMe needs at least one local round, got {local_rounds=}.")
     return {"eta": 1 / (lam * local_rounds), "inner_eta": 1 / (loss.calL_max + lam), "note": None}
 
 
@@ -286,7 +287,7 @@ class PLSchedule:
 
     def __post_init__(self) -> None:
         if not (self.mu > 0 and self.beta > 0 and self.tau >= 1):
-            raise ValueError(f"The PL schedule needs mu > 0, beta > 0 and tau ≥ 1, got {self}.")
+            raise InputError(f"The PL schedule needs mu > 0, beta > 0 and tau ≥ 1, got {self}.")
 
     def __call__(self, k: Any) -> Any:
         """η_k; k may be a number, an array or a tracer."""
@@ -305,7 +306,7 @@ def pl_beta(mu: float, L: float, lam: float, C1: float, C2: float, M: int) -> fl
     included here.
     """
     if not mu > 0:
-        raise ValueError(f"The PL condition needs mu > 0, got {mu=}.")
+        raise InputError(f"The PL condition needs mu > 0, got {mu=}.")
     kappa = 2 * L * L * lam * (C1 + 1) / mu**2
     printed = max(2 * lam * L / mu * (C1 / M + C2 + 1) - 2, kappa, 1.0)
     if printed**2 > kappa * math.exp(1 / printed):
@@ -360,7 +361,7 @@ def largest_nonconvex_eta(L: float, tau: int, lam: float, C1: float, C2: float, 
     """The largest η that `check_nonconvex` accepts: η = 2/(b + √(b² + 4a)), the positive root of aη² + bη = 1."""
     linear, quadratic = _nonconvex_terms(L, tau, lam, C1, C2, M)
     if linear + quadratic <= 0:
-        raise ValueError(f"Any step size will do for a flat function, got {L=} and {lam=}: give eta.")
+        raise InputError(f"Any step size will do for a flat function, got {L=} and {lam=}: give eta.")
     eta = 2 / (linear + math.sqrt(linear * linear + 4 * quadratic))
     while check_nonconvex(eta, L, tau, lam, C1, C2, M).value > 0:  # the last bit of rounding
         eta = math.nextafter(eta, 0.0)
