@@ -94,9 +94,9 @@ def fresh_python() -> Callable[..., str]:
 @pytest.fixture
 def few_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for 64 recorded iterates at a time, not for 1024: the engine of messages compiles a stack of as many arrays."""
-    from twofold import solver
+    from twofold.solver import run
 
-    monkeypatch.setattr(solver, "MOST_SLOTS", 64)
+    monkeypatch.setattr(run, "MOST_SLOTS", 64)
 
 
 @pytest.fixture

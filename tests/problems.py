@@ -15,8 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import twofold as tw
-from twofold.problem import Oracle, Problem, Sample
+from twofold.oracle import Oracle, Sample
+from twofold.problem import Problem
 from twofold.theory.constants import Constants
+from twofold.variables import Variables
 
 SIZES = (7, 15, 9, 12, 10)
 FEATURES = 3
@@ -214,7 +216,7 @@ def _spread(objective: Any, scale: Any, stack: Any, w: Any, beta: Any) -> tuple[
     w = jax.tree.map(lambda leaf: leaf / scale, w)
 
     def client(member: Any, beta: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-        oracle = Oracle(objective, scale, member)
+        oracle = Oracle(objective, Variables(scale), member)
         rows = jnp.arange(oracle.capacity)
         of_w, of_beta = jax.vmap(lambda j: oracle.gradients(w, beta, Sample(j[None], jnp.ones((1,)))))(rows)
         share = (rows < member.count) / member.count

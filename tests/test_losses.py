@@ -14,7 +14,7 @@ from scipy.special import expit
 
 import plain
 import twofold as tw
-from twofold import control, losses
+from twofold import kernels, losses
 from twofold.curvature import largest_eigenvalue
 from twofold.losses import Rows
 
@@ -68,17 +68,6 @@ def test_gradient_and_hessian_by_differences(kind, intercept):
     direction = np.random.default_rng(1).normal(size=flat.size)
     product = jax.jit(lambda v, d: jax.jvp(slope, (v,), (d,))[1])(flat, direction)
     assert_allclose(product, plain.derivative(slope, np.asarray(flat)) @ direction, atol=1e-9)
-
-
-@pytest.mark.parametrize(
-    "loss", [losses.logistic(), losses.softmax(4), losses.squared()], ids=["logistic", "softmax", "squared"]
-)
-def test_the_slope_is_the_derivative_in_the_score(loss):
-    random = np.random.default_rng(2)
-    score = jnp.asarray(random.normal(size=(6, 4) if loss.link.outputs else 6) * 3)
-    y = jnp.asarray(random.integers(0, loss.link.labels or 9, 6))
-    expected = jax.jit(jax.grad(lambda s: jnp.sum(loss.link.loss(s, y))))(score)
-    assert_allclose(jax.jit(loss.link.slope)(score, y), expected, atol=1e-14)
 
 
 @pytest.mark.parametrize("score", [-800.0, -40.0, 0.0, 40.0, 800.0])
@@ -451,17 +440,12 @@ def test_custom_predicts_only_with_a_predictor():
 # --- the same sums, in the order that is fast -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("reused", [False, True])
-@pytest.mark.parametrize("shape", [(1, 1), (1, 15), (20, 15), (losses.FEW, losses.FEW), (losses.FEW + 1, 3)])
-def test_a_small_product_is_a_product_with_all_its_derivatives(shape: tuple[int, int], reused: bool):
+@pytest.mark.parametrize("shape", [(1, 1), (1, 15), (20, 15), (kernels.FEW, kernels.FEW), (kernels.FEW + 1, 3)])
+def test_a_small_product_is_a_product_with_all_its_derivatives(shape: tuple[int, int]):
     random = np.random.default_rng(5)
     x, dx = random.normal(size=(2, 3, *shape)) / shape[1] ** 0.5  # of three clients at once
     w, dw = random.normal(size=(2, 3, shape[1]))
     t = random.normal(size=(3, shape[0]))
-
-    def ours(x, w):
-        with control.reused(-1 if reused else None):
-            return losses._product(x, w)
 
     def through(product, x, w, dx, dw, t):
         def curved(x, w, t):  # not linear, so that its second derivatives are something
@@ -476,22 +460,20 @@ def test_a_small_product_is_a_product_with_all_its_derivatives(shape: tuple[int,
         lambda a, b: assert_allclose(a, b, rtol=1e-11, atol=1e-12),
         *(
             jax.jit(partial(through, product))(x, w, dx, dw, t)
-            for product in (jax.vmap(ours), lambda x, w: jnp.einsum("mrd,md->mr", x, w))
+            for product in (jax.vmap(kernels.product), lambda x, w: jnp.einsum("mrd,md->mr", x, w))
         ),
     )
 
 
 @pytest.mark.parametrize("intercept", [False, True])
-def test_weights_the_other_way_round_give_the_same_loss(intercept: bool):
+def test_weights_kept_class_by_class_give_the_same_loss(intercept: bool):
     random = np.random.default_rng(6)
     loss = tw.losses.softmax(3, l2=0.2, intercept=intercept)
     rows = Rows(random.normal(size=(7, 5)), random.integers(0, 3, 7), jnp.full(7, 1 / 7))
     weight, bias = random.normal(size=(5, 3)), random.normal(size=3)
     params = {"weight": weight, "bias": bias} if intercept else weight
     turned = {"weight": weight.T, "bias": bias} if intercept else weight.T
-    other = losses.Linear(loss.link, loss.l2, intercept, turned=True)
-    assert_allclose(other.score(turned, rows.x), loss.score(params, rows.x), rtol=1e-12)
-    assert_array_equal(other.predict(turned, rows.x), loss.predict(params, rows.x))
+    other = loss.by_class()
     assert_allclose(value(other, turned, rows), value(loss, params, rows), rtol=1e-12)
     expected, found = gradient(loss, params, rows), gradient(other, turned, rows)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):

@@ -16,11 +16,12 @@ from scipy import optimize
 
 import plain
 import twofold as tw
-from twofold import control, randomness, reference
+from twofold import kernels, randomness, reference
 from twofold import problem as module
 from twofold.data import synthetic
-from twofold.problem import Member, Oracle, Sample
+from twofold.oracle import Member, Oracle, Program, Sample
 from twofold.reference import NotConvexError, minimise
+from twofold.variables import Variables
 
 WEIGHTS = np.array([0.5, 0.2, 0.3])
 L2 = 0.1
@@ -60,7 +61,7 @@ def weighted(name, kind="logistic"):
 @jax.jit
 def asked(objective, scale, member, w, beta):
     """A client's value, both gradients as its oracle gives them, and that in β without its weight."""
-    oracle = Oracle(objective, scale, member)
+    oracle = Oracle(objective, Variables(scale), member)
     return oracle.value(w, beta), oracle.gradients(w, beta), jax.grad(oracle.value, argnums=1)(w, beta)
 
 
@@ -121,7 +122,7 @@ def test_sampled_gradients_are_unbiased(name, batch):
     problem = make(name, "squared", weights=WEIGHTS)
     w, beta = plain.point(problem)
     m, n = 0, 6
-    oracle, b = Oracle(problem.objective, problem.scale, problem.member(m)), plain.client(beta, m)
+    oracle, b = Oracle(problem.objective, Variables(problem.scale), problem.member(m)), plain.client(beta, m)
     index = np.stack([axis.ravel() for axis in np.meshgrid(*[np.arange(n)] * batch)], axis=1).astype(np.int32)
     weight = jnp.full(batch, 1 / batch)
     sampled = jax.jit(jax.vmap(lambda i: oracle.gradients(w, b, Sample(i, weight))))(index)
@@ -133,7 +134,7 @@ def test_sampled_gradients_are_unbiased(name, batch):
 def test_a_sample_of_maml_is_biased_as_its_docstring_says():
     problem = tw.Problem(tw.objectives.maml(tw.losses.logistic(L2), 0.5), plain.clients())
     w, _ = plain.point(problem)
-    oracle, one = Oracle(problem.objective, 1.0, problem.member(0)), jnp.ones(1)
+    oracle, one = Oracle(problem.objective, Variables(1.0), problem.member(0)), jnp.ones(1)
     sampled = jax.jit(jax.vmap(lambda i: oracle.gradient_w(w, (), Sample(i[None], one))))(jnp.arange(6))
     assert np.max(np.abs(np.mean(sampled, axis=0) - jax.jit(oracle.gradient_w)(w, ()))) > 1e-3
 
@@ -144,7 +145,7 @@ def test_a_sample_draws_every_row_and_no_padding():
     draw = jax.jit(
         jax.vmap(
             lambda k: jax.vmap(
-                lambda member: Oracle(problem.objective, 1.0, member).sample(randomness.of(k, 0), 2).index
+                lambda member: Oracle(problem.objective, Variables(1.0), member).sample(randomness.of(k, 0), 2).index
             )(stack)
         )
     )
@@ -163,7 +164,7 @@ def test_a_sampled_gradient_of_the_problem(buckets):
     of_w, of_beta = problem.gradient(w, beta, key=key, batch=4)
     expected = []
     for m in range(3):
-        oracle = Oracle(problem.objective, 1.0, problem.member(m))
+        oracle = Oracle(problem.objective, Variables(1.0), problem.member(m))
         sample = oracle.sample(randomness.of(randomness.private(key, m), 0), 4)
         x, y = problem.clients[m].x[sample.index], problem.clients[m].y[sample.index]
         slope = plain.gradient("logistic", beta[m], x, y, L2) + 0.3 * (beta[m] - w)
@@ -181,7 +182,7 @@ def test_a_key_of_jax_will_do():
 
 
 def test_slices_of_a_reshuffling_visit_every_row_once():
-    oracle = Oracle(None, 1.0, make().member(1))  # 11 rows
+    oracle = Oracle(None, Variables(1.0), make().member(1))  # 11 rows
     order = oracle.order(randomness.of(randomness.root(0), 0))
     parts = [oracle.slice(order, start, 4) for start in (0, 4, 8)]
     seen = np.concatenate([np.asarray(p.index)[np.asarray(p.weight) > 0] for p in parts])
@@ -200,48 +201,7 @@ def test_slices_of_a_reshuffling_visit_every_row_once():
 def test_a_reshuffling_is_the_stable_order_of_its_draws(count, mask):
     """Also where many draws are equal, or differ only in the bits that the quick sort does not see."""
     words = randomness.bits(randomness.of(randomness.root(1), count), count) & jnp.uint32(mask)
-    assert_array_equal(jax.jit(randomness._stable_order)(words), np.argsort(words, kind="stable"))
-
-
-@pytest.mark.parametrize("shape", [(50, 784), (50, 300), (50, 28, 28)])
-@pytest.mark.parametrize("kind", [Sample, module.Slice])
-@pytest.mark.parametrize("size", [1, 2, 10])
-def test_a_sample_of_long_rows_has_these_rows(shape, kind, size):
-    """Of one client, of many clients, of one client for many seeds."""
-    table = np.random.default_rng(0).normal(size=shape)
-    index = np.random.default_rng(1).integers(0, len(table), (4, size))
-    one = jax.jit(lambda table, index: module._take(table, kind(index, index)))
-    assert_array_equal(one(table, index[0]), table[index[0]])
-    assert_array_equal(jax.vmap(one, in_axes=(None, 0))(table, index), table[index])
-    assert_array_equal(jax.vmap(one)(np.stack(4 * [table]), index), table[index])
-    both = jax.vmap(jax.vmap(one), in_axes=(None, 0))(np.stack(4 * [table]), np.stack(3 * [index]))
-    assert_array_equal(both, np.stack(3 * [table[index]]))
-
-
-@pytest.mark.parametrize("steps", [1, 5])
-def test_columns_are_kept_where_steps_share_a_sample(steps):
-    """Not where each step draws its own, nor where there is one step: columns would be written in vain."""
-    problem = make()
-    oracle = Oracle(problem.objective, problem.scale, problem.member(0))
-    w, beta = plain.point(problem)
-    beta, key = plain.client(beta, 0), randomness.of(randomness.root(0), 3)
-
-    def one_for_all(beta):
-        sample = oracle.sample(key, 4)
-        return control.repeat(steps, lambda r, beta: beta - 0.1 * oracle.gradient_beta(w, beta, sample), beta)
-
-    def one_for_each(beta):
-        def step(r, beta):
-            return beta - 0.1 * oracle.gradient_beta(w, beta, oracle.sample(randomness.at(key, r), 4))
-
-        return control.repeat(steps, step, beta)
-
-    kept = "optimization_barrier"
-    assert (kept in str(jax.make_jaxpr(one_for_all)(beta))) == (steps > 1)
-    assert kept not in str(jax.make_jaxpr(one_for_each)(beta))
-    assert_allclose(
-        jax.jit(one_for_all)(beta), one_for_all(beta), rtol=1e-13
-    )  # by a plain loop, in which nothing is kept
+    assert_array_equal(jax.jit(kernels.stable_order)(words), np.argsort(words, kind="stable"))
 
 
 # ---- padding --------------------------------------------------------------------------------------------------------
@@ -261,7 +221,7 @@ PROBLEMS = {
 @jax.jit
 def everything(objective, member, w, beta):
     """All that an algorithm can ask of a client: values and gradients, full, sampled, row by row and reshuffled."""
-    oracle = Oracle(objective, 0.5, member)
+    oracle = Oracle(objective, Variables(0.5), member)
     key = randomness.of(randomness.root(0), 7)
     sample, last = oracle.sample(key, 3), oracle.slice(oracle.order(key), 2, 2)
     full, of_rows = oracle.value(w, beta), oracle.row_gradients_beta(w, beta, sample)
@@ -311,26 +271,25 @@ def flops(which, objective, rows):
     rng = np.random.default_rng(0)
     problem = tw.Problem(objective, tw.Clients.from_list([plain.rows("logistic", rows, rng) for _ in range(2)]))
     w, beta = problem.start
-    lowered = jax.jit(which, static_argnums=5).lower(
-        problem.objective, problem.stacks, w, problem.split(beta), None, None
-    )
+    program = Program(problem.objective, Variables(), problem.stacks)
+    lowered = which.lower(program, w, problem.split(beta), None, None)
     return lowered.compile().cost_analysis()["flops"]
 
 
 def test_a_w_gradient_does_not_cost_a_beta_gradient():
     """∇_w of the mixture has no data in it: what it costs does not depend on the number of rows."""
     objective = tw.objectives.mixture(tw.losses.logistic(L2), 0.3)
-    assert flops(module.gradient_w, objective, 1000) == flops(module.gradient_w, objective, 10) < 100
-    few, many = (flops(module.gradient_beta, objective, n) for n in (10, 1000))
+    assert flops(module._gradient_w, objective, 1000) == flops(module._gradient_w, objective, 10) < 100
+    few, many = (flops(module._gradient_beta, objective, n) for n in (10, 1000))
     assert many > 50 * few  # so the count does see data where there is some
 
 
 def test_a_beta_gradient_does_not_cost_a_w_gradient():
     """Of the multi-task objective's two losses, each block differentiates its own."""
     one = tw.objectives.multitask(tw.losses.logistic(L2), 0.3, 0.7)
-    alone = flops(module.gradient_beta, tw.objectives.local(tw.losses.logistic(L2)), 1000)
-    assert flops(module.gradient_beta, one, 1000) < 1.1 * alone
-    assert flops(module.gradient_w, one, 1000) < 1.1 * alone
+    alone = flops(module._gradient_beta, tw.objectives.local(tw.losses.logistic(L2)), 1000)
+    assert flops(module._gradient_beta, one, 1000) < 1.1 * alone
+    assert flops(module._gradient_w, one, 1000) < 1.1 * alone
 
 
 # ---- scaling --------------------------------------------------------------------------------------------------------

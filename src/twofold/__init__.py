@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from twofold.errors import TwofoldError
     from twofold.problem import Problem
     from twofold.result import History, Ledger, Result, Results
-    from twofold.solver import TheoryWarning, solve
+    from twofold.solver import Participation, TheoryWarning, solve
 
 _HOMES = {
     "Clients": "clients",
@@ -20,6 +20,7 @@ _HOMES = {
     "TwofoldError": "errors",
     "solve": "solver",
     "TheoryWarning": "solver",
+    "Participation": "solver",
     "Result": "result",
     "Results": "result",
     "History": "result",
@@ -28,9 +29,8 @@ _HOMES = {
 _MODULES = ("algorithms", "data", "evaluate", "losses", "objectives", "theory")
 
 __all__ = [
-    "ClientError", "Clients", "History", "Ledger", "Problem", "Result", "Results", "TheoryWarning", "TwofoldError", "algorithms",
-    "data",
-    "evaluate", "losses", "objectives", "solve", "theory",
+    "ClientError", "Clients", "History", "Ledger", "Participation", "Problem", "Result", "Results", "TheoryWarning",
+    "TwofoldError", "algorithms", "data", "evaluate", "losses", "objectives", "solve", "theory",
 ]  # fmt: skip
 
 

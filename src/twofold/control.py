@@ -8,10 +8,7 @@ own `if` and `for`, so that the client-by-client engine runs the very same algor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
-from functools import reduce
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -42,62 +39,15 @@ def branch(condition: Any, yes: Callable[[], Pytree], no: Callable[[], Pytree]) 
     )
 
 
-_UNROLLED: ContextVar[bool] = ContextVar("unrolled", default=False)
-_REUSED: ContextVar[bool] = ContextVar("reused", default=False)
-_STEPS: ContextVar[tuple[tuple[Any, Any], ...]] = ContextVar("steps", default=())
-"""The steps of loops that are being traced: the number of each, and of how many."""
-
-
-@contextmanager
-def _set(variable: ContextVar, value: Any) -> Iterator[None]:
-    token = variable.set(value)
-    try:
-        yield
-    finally:
-        variable.reset(token)
-
-
-def unrolled() -> AbstractContextManager[None]:
-    """Inside, `repeat` of a known number of steps writes them all out, so that one can look at each while tracing."""
-    return _set(_UNROLLED, True)
-
-
-def reused(since: int | None) -> AbstractContextManager[None]:
-    """Inside, `is_reused` says whether we are in more loops than data were taken in; for None nobody knows."""
-    return _set(_REUSED, since is not None and loops() > since)
-
-
-def is_reused() -> bool:
-    """Whether the data at hand were there before the loop that is being traced, so that each of its steps uses them again."""
-    return _REUSED.get()
-
-
 def repeat(times: Any, body: Callable[[Any, Pytree], Pytree], start: Pytree) -> Pytree:
     """body(times−1, … body(1, body(0, start))): a loop of `times` steps."""
-    if _UNROLLED.get() and isinstance(times, int):
-        return reduce(lambda state, i: body(i, state), range(times), start)
     if not is_traced((times, start)):
         for i in range(int(times)):
             start = body(jnp.asarray(i, jnp.int32), start)
         return start
-
-    def step(i: Any, state: Pytree) -> Pytree:
-        with _set(_STEPS, (*_STEPS.get(), (i, times))):
-            return body(i, state)
-
     if isinstance(times, int) and times == 1:
-        return step(jnp.int32(0), start)
-    return lax.fori_loop(jnp.int32(0), jnp.asarray(times, jnp.int32), step, start)
-
-
-def loops() -> int:
-    """How many loops are being traced, one inside the other."""
-    return sum(not isinstance(count, int) or count > 1 for _, count in _STEPS.get())
-
-
-def steps(number: Any) -> int | None:
-    """How many steps the `repeat` has whose step now being traced has this very number; None where that is not known."""
-    return next((count for i, count in _STEPS.get() if i is number and isinstance(count, int)), None)
+        return body(jnp.int32(0), start)
+    return lax.fori_loop(jnp.int32(0), jnp.asarray(times, jnp.int32), body, start)
 
 
 def _explicit(function: Callable[[], Pytree]) -> tuple[Callable[[list], Pytree], list, int]:

@@ -19,7 +19,8 @@ from twofold.curvature import real_weight
 from twofold.errors import InputError, KindError, NotFound
 from twofold.objectives import Objective
 from twofold.objectives.residual import Residual
-from twofold.problem import Member, Problem
+from twofold.oracle import Member
+from twofold.problem import Problem
 from twofold.result import Result
 from twofold.solver import solve
 from twofold.tree import Pytree

@@ -12,55 +12,53 @@ import numpy as np
 
 from twofold import tree
 from twofold.errors import InputError
-from twofold.problem import Problem, full_value, gradient_beta, gradient_w
+from twofold.oracle import Program
+from twofold.problem import Problem
 from twofold.tree import Pytree
 
 ROWS_AT_ONCE = 1 << 21
 """Iterates are evaluated in blocks, so that a block touches at most about this many rows."""
 
-Metric = Callable[[tuple, Pytree, tuple], jax.Array]
-"""(program, real w, each bucket's β) → a scalar; program is (objective, scale, stacks)."""
+Metric = Callable[[Program, Pytree, tuple[Pytree, ...]], jax.Array]
+"""(program, w, each bucket's β), as algorithms have them → a scalar."""
 
 
-def loss(program: tuple, w: Pytree, parts: tuple) -> jax.Array:
+def loss(program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> jax.Array:
     """F(w, β)."""
-    objective, _, stacks = program
-    return full_value(objective, stacks, w, parts)
+    return program.mean(program.values(w, parts))
 
 
-def gradient_norm(program: tuple, w: Pytree, parts: tuple) -> jax.Array:
-    """‖∇F‖ in the scaled space."""
+def gradient_norm(program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> jax.Array:
+    """‖∇F‖ in the variables that algorithms work on."""
     return _norm(_gradients(program, w, parts), w)
 
 
-def _gradients(program: tuple, w: Pytree, parts: tuple) -> tuple[Pytree, jax.Array]:
-    """These clients' share of ∇_w F in the scaled space, and the sum of their ‖∇_β F‖²."""
-    objective, scale, stacks = program
-    of_w = gradient_w(objective, stacks, w, parts, None, None)
-    of_beta = gradient_beta(objective, stacks, w, parts, None, None)
-    return tree.scale(scale, of_w), tree.squared_norm(of_beta)
+def _gradients(program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> tuple[Pytree, jax.Array]:
+    """These clients' part of ∇_w F, and the sum of their ‖∇_β F‖²."""
+    of_w = program.mean(program.gradients_w(w, parts))
+    return of_w, tree.squared_norm(program.gradients_beta(w, parts))
 
 
 def _norm(gradients: tuple[Pytree, jax.Array], w: Pytree) -> jax.Array:
     return jnp.sqrt(tree.squared_norm(gradients[0]) + gradients[1])
 
 
-def size(program: tuple, w: Pytree, parts: tuple) -> jax.Array:
+def size(program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> jax.Array:
     """‖(w, β)‖²: finite exactly when the iterate is."""
     return tree.squared_norm((w, parts))
 
 
-class Sum(NamedTuple):
+class Additive(NamedTuple):
     """A metric from sums over clients: what some of them add, of (program, w, parts), and the value of (sum, w)."""
 
-    of_some: Callable[[tuple, Pytree, tuple], Any]
+    of_some: Callable[[Program, Pytree, tuple[Pytree, ...]], Any]
     finish: Callable[[Any, Pytree], jax.Array]
 
 
-SUMS: dict[Metric, Sum] = {
-    loss: Sum(loss, lambda total, w: total),
-    gradient_norm: Sum(_gradients, _norm),
-    size: Sum(lambda program, w, parts: tree.squared_norm(parts), lambda total, w: total + tree.squared_norm(w)),
+SUMS: dict[Metric, Additive] = {
+    loss: Additive(loss, lambda total, w: total),
+    gradient_norm: Additive(_gradients, _norm),
+    size: Additive(lambda program, w, parts: tree.squared_norm(parts), lambda total, w: total + tree.squared_norm(w)),
 }
 """The metrics that can be had from a chunk of clients at a time."""
 BUILT_IN: dict[str, Metric] = {"loss": loss, "gradient_norm": gradient_norm}
@@ -87,8 +85,9 @@ class OfUser:
         self._sizes = tuple(len(positions) for positions in problem.positions)
         self._same = (function, tuple(tuple(p.tolist()) for p in problem.positions))
 
-    def __call__(self, program: tuple, w: Pytree, parts: tuple) -> jax.Array:
+    def __call__(self, program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> jax.Array:
         """The user's number for one iterate."""
+        w, parts = program.variables.outward(w, parts)
         # A sharded run may fill its stacks up with clients of weight zero: these are not the user's.
         real = tuple(jax.tree.map(lambda leaf, n=n: leaf[:n], part) for part, n in zip(parts, self._sizes, strict=True))
         value = jnp.asarray(self.function(w, self.join(real)))
@@ -133,10 +132,10 @@ def resolve(record: Sequence[str] | Mapping[str, Any], problem: Problem) -> dict
 
 
 def evaluate(
-    metrics: dict[str, Metric], program: tuple, snapshots: Any, index: np.ndarray
+    metrics: dict[str, Metric], program: Program, snapshots: Any, index: np.ndarray
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Every metric of the snapshots at the flat (slot, seed) positions `index`, and ‖(w, β)‖² of each."""
-    rows = sum(int(np.prod(jax.tree.leaves(stack.x)[0].shape[:2])) for stack in program[2])
+    rows = sum(int(np.prod(jax.tree.leaves(stack.x)[0].shape[:2])) for stack in program.stacks)
     places = int(np.prod(jax.tree.leaves(snapshots)[0].shape[:2]))
     block = int(np.clip(ROWS_AT_ONCE // max(rows, 1), 1, min(64, places)))
     padded = np.zeros(-(-places // block) * block, np.int32)
@@ -150,7 +149,7 @@ def evaluate(
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _evaluate(
-    functions: tuple[Metric, ...], block: int, program: tuple, snapshots: Any, index: jax.Array, blocks: Any
+    functions: tuple[Metric, ...], block: int, program: Program, snapshots: Any, index: jax.Array, blocks: Any
 ) -> tuple[jax.Array, ...]:
     flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), snapshots)
 

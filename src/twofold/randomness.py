@@ -1,6 +1,7 @@
 """The only place where random keys are derived and values drawn.
 
-Keys: `fold_in(key, 0) → k` for the coins that all share, `fold_in(key, 1) → m → k` for what client m draws in iteration k.
+Keys: `fold_in(key, 0) → k` for the coins that all share, `fold_in(key, 1) → m → k` for what client m draws in iteration k,
+`fold_in(key, 2) → k` for who takes part in it.
 Every draw is of 32-bit words, so that coins and indices are the same in float32 and float64 and in every engine.
 
 The hash is JAX's own, Threefry-2x32, and `at` is `jax.random.fold_in`, bit for bit (both are tested against JAX). It is
@@ -17,41 +18,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from twofold import machine
+from twofold import kernels
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
-class Ahead(NamedTuple):
-    """Row numbers drawn ahead of their use: of a key itself, and of its own keys for 0, 1, 2, …, where there are any."""
+class Key(NamedTuple):
+    """The key `fold_in(words, number)`, its hash not yet taken."""
 
-    own: jax.Array | None
-    each: jax.Array | None
-
-    def rows(self, size: int) -> jax.Array | None:
-        """The first `size` of the key itself."""
-        return None if self.own is None else self.own[:size]
-
-    def at(self, number: Any) -> Ahead | None:
-        """What was drawn for the key of a number."""
-        return None if self.each is None else Ahead(self.each[number], None)
-
-
-@jax.tree_util.register_pytree_node_class
-class Key:
-    """The key `fold_in(words, number)`, its hash not yet taken; `ahead` are its rows where they are drawn already."""
-
-    def __init__(self, words: jax.Array, number: jax.Array, ahead: Any = None) -> None:
-        self.words, self.number, self.ahead = words, number, ahead
-
-    def tree_flatten(self) -> tuple[tuple, None]:
-        """A draw takes the key alone: what was drawn ahead is looked up before."""
-        return (self.words, self.number), None
-
-    @classmethod
-    def tree_unflatten(cls, _: None, children: tuple) -> Key:
-        """The same without rows, which are then drawn on the spot."""
-        return cls(*children)
+    words: jax.Array
+    number: jax.Array
 
 
 def _threefry(words: jax.Array, first: Any, second: Any) -> tuple[jax.Array, jax.Array]:
@@ -83,14 +59,14 @@ def root(seed: int) -> jax.Array:
     return jax.random.key_data(jax.random.key(seed, impl="threefry2x32"))
 
 
-def of(words: jax.Array, number: Any, ahead: Any = None) -> Key:
+def of(words: jax.Array, number: Any) -> Key:
     """The key of a number (an iteration) in a stream."""
-    return Key(words, jnp.asarray(number).astype(jnp.uint32), ahead)
+    return Key(words, jnp.asarray(number).astype(jnp.uint32))
 
 
 def at(key: Key, number: Any) -> Key:
-    """A key's own key for a number (a local step, a second coin); nothing where everything is drawn already."""
-    return key if key is None else of(hashed(key), number, None if key.ahead is None else key.ahead.at(number))
+    """A key's own key for a number (a local step, a second coin)."""
+    return of(hashed(key), number)
 
 
 def common(words: jax.Array) -> jax.Array:
@@ -101,6 +77,11 @@ def common(words: jax.Array) -> jax.Array:
 def private(words: jax.Array, client: Any) -> jax.Array:
     """The stream of client `client`'s own draws."""
     return hashed(at(of(words, 1), client))
+
+
+def attendance(words: jax.Array) -> jax.Array:
+    """The stream that says who takes part in which round; everyone shares it."""
+    return hashed(of(words, 2))
 
 
 def bits(key: Key, size: int) -> jax.Array:
@@ -117,14 +98,23 @@ def coin(key: Key, probability: Any) -> jax.Array:
     return uniform < jnp.asarray(probability, jnp.float32)
 
 
-def rows(key: Key, count: Any, size: int) -> jax.Array:
-    """`size` row numbers of a client with `count` rows, uniform (to within count/2³²), with replacement."""
-    found = None if key.ahead is None else key.ahead.rows(size)
-    return _rows(key, count, size) if found is None else found
+@_compiled
+def coins(key: Key, probabilities: jax.Array) -> jax.Array:
+    """One coin for each probability."""
+    uniform = (bits(key, len(probabilities)) >> jnp.uint32(8)).astype(jnp.float32) * jnp.float32(2**-24)
+    return uniform < probabilities.astype(jnp.float32)
+
+
+@partial(_compiled, static_argnums=(1, 2))
+def subset(key: Key, size: int, everyone: int) -> jax.Array:
+    """`size` of `everyone`, all subsets equally likely, as a mask."""
+    order = kernels.stable_order(bits(key, everyone))
+    return jnp.zeros(everyone, bool).at[order[:size]].set(True)
 
 
 @partial(_compiled, static_argnums=2)
-def _rows(key: Key, count: Any, size: int) -> jax.Array:
+def rows(key: Key, count: Any, size: int) -> jax.Array:
+    """`size` row numbers of a client with `count` rows, uniform (to within count/2³²), with replacement."""
     return _high(bits(key, size), jnp.asarray(count).astype(jnp.uint32)).astype(jnp.int32)
 
 
@@ -142,28 +132,4 @@ def shuffle(key: Key, count: Any, capacity: int) -> jax.Array:
     last = jnp.uint32(jnp.iinfo(jnp.uint32).max)
     # Padded rows come after all real ones, whatever they drew: the sort is stable.
     drawn = jnp.where(jnp.arange(capacity) < count, bits(key, capacity), last)
-    few = 1 < capacity <= 1 << 16 and machine.on_cpu()
-    return (_stable_order(drawn) if few else jnp.argsort(drawn, stable=True)).astype(jnp.int32)
-
-
-def _stable_order(words: jax.Array) -> jax.Array:
-    """The stable argsort of 32-bit words, up to 2¹⁶ of them.
-
-    XLA's CPU code sorts single words four times as fast as words and their places. So this sorts words whose last bits are
-    replaced by the place. Where no more than those bits differ, neighbours are then exchanged until all are in order.
-    """
-    places = jnp.arange(len(words), dtype=jnp.uint32)
-    mask = jnp.uint32((1 << (len(words) - 1).bit_length()) - 1)
-    order = jax.lax.sort((words & ~mask) | places, is_stable=False) & mask
-
-    def exchange(state: tuple, first: int) -> tuple:
-        """One exchange in each pair that begins at an even place, or (first = 1) at an odd one."""
-        words, _ = state
-        wrong = (words[:-1] > words[1:]) & (places[:-1] % 2 == first)
-        left, right = jnp.append(wrong, False), jnp.append(jnp.zeros(1, bool), wrong)
-        return tuple(jnp.where(left, jnp.roll(x, -1), jnp.where(right, jnp.roll(x, 1), x)) for x in state)
-
-    def unordered(state: tuple) -> jax.Array:
-        return jnp.any(state[0][:-1] > state[0][1:])
-
-    return jax.lax.while_loop(unordered, lambda state: exchange(exchange(state, 0), 1), (words[order], order))[1]
+    return kernels.stable_order(drawn)

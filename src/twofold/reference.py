@@ -59,10 +59,11 @@ class _Blocks:
         self._functions = {name: jax.jit(jax.vmap(f, in_axes=(0, None, 0))) for name, f in self._of_one().items()}
 
     def _of_one(self) -> dict[str, Any]:
-        from twofold.problem import Oracle  # problem imports this module
+        from twofold.oracle import Oracle
+        from twofold.variables import Variables
 
         def value(member: Any, w: jax.Array, beta: jax.Array) -> jax.Array:
-            oracle = Oracle(self.problem.objective, 1.0, member)
+            oracle = Oracle(self.problem.objective, Variables(), member)
             return oracle.value(self.unravel_w(w), self.unravel_beta(beta))
 
         def both(member: Any, w: jax.Array, beta: jax.Array) -> Any:

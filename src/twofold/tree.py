@@ -32,7 +32,7 @@ def record(cls: type[T]) -> type[T]:
         values = [getattr(node, name) for name in names]
         # An instance of another record is callable-free data; a bare function (a schedule, a loss) is program.
         is_data = [
-            name not in fixed and (_is_record(value) or not callable(value))
+            name not in fixed and (is_record(value) or not callable(value))
             for name, value in zip(names, values, strict=True)
         ]
         children = tuple(value for value, data in zip(values, is_data, strict=True) if data)
@@ -56,7 +56,8 @@ def record(cls: type[T]) -> type[T]:
 _RECORDS: set[type] = set()
 
 
-def _is_record(value: Any) -> bool:
+def is_record(value: object) -> bool:
+    """Whether a value is an instance of a class made by `record`."""
     return type(value) in _RECORDS
 
 

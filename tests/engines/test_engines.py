@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import io
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -18,9 +19,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 import twofold as tw
 from problems import ALPHAS, LOSSES
 from problems import clients as make_clients
-from twofold import machine, metrics
+from twofold import engines
 from twofold.algorithms import ACD, ASCD, ASVRCD, LSGD, SCD, SVRCD, Algorithm, Hybrid, L2SGDPlus, PFedMe
-from twofold.engines import memory, messages, streamed
+from twofold.engines import messages
+from twofold.errors import ContractError
 from twofold.problem import Problem
 from twofold.solver import complete
 from twofold.theory.stepsizes import pl_schedule
@@ -89,8 +91,18 @@ class Spy(Algorithm):
     name = "spy"
 
     @property
-    def silent(self) -> bool:
-        return self.inner.silent
+    def may_skip_messages(self) -> bool:
+        return self.inner.may_skip_messages
+
+    @property
+    def works_with_some(self) -> bool:
+        return self.inner.works_with_some
+
+    def complete(self, setting: Any) -> Any:
+        return self, None
+
+    def absent(self, plan: Any, shared: Any) -> Any:
+        return self.inner.absent(plan, shared)
 
     def client(self, plan: Any, shared: Any, private: Any, oracle: Any, key: Any) -> Any:
         self.tape.note("coins", key.words, key.number, *jax.tree.leaves(plan))
@@ -323,33 +335,6 @@ class TestStreamed(Comparison):
     def test_every_place_and_chunk(self, variant: str, state: str, chunk: int):
         self.compare("bucketed", variant, chunk=chunk, state=state)
 
-    @pytest.mark.parametrize("variant", ["lsgd-epochs", "l2sgd_plus", "asvrcd"])
-    def test_several_chunks_in_one_call(self, variant: str, monkeypatch: pytest.MonkeyPatch):
-        """Four clients in two calls."""
-        monkeypatch.setattr(machine, "cores", lambda: 1)
-        self.compare("bucketed", variant, chunk=1, state="device")
-
-    @pytest.mark.parametrize("algorithm", [LSGD(eta=0.1, batch=2, tau=3), LSGD(eta=0.1, batch=2, epochs=1)])
-    def test_calls_have_equally_much_to_do(self, algorithm: LSGD, monkeypatch: pytest.MonkeyPatch):
-        """By rows where a client goes through all of them, by clients where each does the same number of steps."""
-        monkeypatch.setattr(machine, "cores", lambda: 1)
-        everyone = make_clients("logistic", sizes=(2, 12, 2, 2, 2, 2))
-        whole = Problem(problem().objective, everyone, buckets=[[1], [0, 2, 3, 4, 5]])
-
-        def groups(**options: Any) -> list[list[int]]:
-            engine = streamed.Streamed(algorithm, whole, [0], whole.start, **options)
-            return [[int(m) for i in group for m in engine._chunks[i].positions] for group in engine._groups]
-
-        found = groups(chunk=1)
-        assert sorted(m for group in found for m in group) == list(range(6))
-        assert sorted(map(len, found)) == ([3, 3] if algorithm.epochs is None else [1, 5])
-        assert [len(group) for group in groups(chunk=1, state="host")] == 6 * [1]
-        assert sorted(len(group) for group in groups(chunk=2)) == [1, 1, 2, 2]  # a chunk each
-        for module, name, value in ((streamed, "FEW", 5), (memory, "CHUNK", 100)):
-            with monkeypatch.context() as smaller:
-                smaller.setattr(module, name, value)
-                assert [len(group) for group in groups(chunk=1)] == 6 * [1]
-
     def test_as_many_clients_at_a_time_as_features(self):
         """Their biases together have the shape of weights, but are none to transpose."""
         self.compare("softmax", "lsgd", chunk=3, state="device")
@@ -358,7 +343,6 @@ class TestStreamed(Comparison):
         whole, options = problem("bucketed"), {"rounds": 12, "every": 3}
         record = {
             "loss": "loss", "gradient_norm": "gradient_norm", "spread": lambda w, beta: jnp.std(beta[:, 0] - w[0]),
-            "of_program": metrics.OfProgram(lambda program, w, parts: metrics.loss(program, w, parts) + 1),
         }  # fmt: skip
         expected, found = (
             tw.solve(whole, "acd", record=record, seeds=[1, 2], **options, **more) for more in ({}, {"chunk": 2})
@@ -445,16 +429,16 @@ class Wire:
         # The shape of a message the server knows without its clients: here from somebody else's client.
         stranger = messages.ClientSide(method, _strangers(whole), 0, seed, w, betas[0])
         stranger.send(0)
-        self._shape = stranger._shape
+        self._shape = stranger.shape
         self.packets: list[list[np.ndarray]] = []
 
     def step(self, k: int) -> None:
-        packets = [through_bytes(client.send(k)) for client in self.clients]
-        self.packets += packets
-        answer = through_bytes(self.server.mean(packets))
+        packets = {m: through_bytes(client.send(k)) for m, client in enumerate(self.clients)}
+        self.packets += packets.values()
+        answer = through_bytes(self.server.mean(k, packets, None))
         self.server.finish(k, answer, self._shape)
         for client in self.clients:
-            client.receive(answer)
+            client.receive(answer, self._shape)
 
     @property
     def end(self) -> tuple[Any, Any]:
@@ -551,15 +535,13 @@ class Cheat(SCD):
         return CheatMessage(plan.w, jnp.zeros_like(plan.w))
 
 
-def test_a_part_that_is_not_sent_does_not_arrive():
-    """The engine of messages makes it zero; so a method that relies on it is found out by the contract."""
+@pytest.mark.parametrize("options", [{"engine": "messages"}, {}, {"chunk": 2}])
+def test_a_part_that_is_not_sent_does_not_arrive(options: dict[str, Any]):
     whole = problem("mixture")
     honest, cheat = (complete(whole, method)[0] for method in (SCD(), Cheat()))
     start = jax.tree.map(lambda leaf: jnp.full(leaf.shape, 0.1), whole.start)
-    options = {"iterations": 10, "start": start}
-    found = tw.solve(whole, cheat, engine="messages", **options)
-    assert_array_equal(found.w, tw.solve(whole, honest, engine="messages", **options).w)
-    assert np.abs(found.w - tw.solve(whole, cheat, engine="simulate", **options).w).max() > 0.1
+    found, expected = (tw.solve(whole, one, iterations=10, start=start, **options) for one in (cheat, honest))
+    assert_array_equal(found.w, expected.w)
 
 
 @record
@@ -573,7 +555,56 @@ class Coarse(SCD):
         return moved, jax.tree.map(lambda leaf: leaf.astype(jnp.float32), message)
 
 
-def test_errors_name_the_client():
-    whole = Problem(problem().objective, tw.Clients.from_list([(c.x, c.y) for c in clients("logistic")], names="abcd"))
-    with pytest.raises(TypeError, match="client 'a': a message of dtype float32 in iteration 0"):
-        tw.solve(whole, Coarse(), iterations=1, engine="messages")
+def test_a_message_of_another_precision_is_refused():
+    with pytest.raises(
+        ContractError, match=r"^Coarse.client sends numbers of type float32; a message is made of float64\.$"
+    ):
+        tw.solve(problem(), Coarse(), iterations=1, engine="messages")
+
+
+# --- participation ------------------------------------------------------------------------------------------------------
+
+BY_ROUND = [[0, 2], [], [3], [0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize("variant", ["lsgd-average", "pfedme"])
+@pytest.mark.parametrize(
+    "who", [2, 0.6, (0.3, 0.9, 1.0, 0.5), lambda k: BY_ROUND[k % 4], tw.Participation(2, weights="normalised")]
+)
+def test_every_engine_has_the_same_participants(who: Any, variant: str):
+    expected, drawn = run("bucketed", variant, "simulate", participation=who)
+    for options in ({"engine": "messages"}, {"engine": "streamed", "chunk": 2, "state": "host"}):
+        found, drawn_here = run("bucketed", variant, participation=who, **options)
+        if options["engine"] == "messages":  # the others take everyone along and keep what those present have done
+            assert drawn_here < drawn
+        assert_same_course(found, expected)
+        assert_same_iterates(found, expected)
+
+
+# --- a state that can be given out and taken back ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", ["lsgd-average", "asvrcd", "l2sgd_plus"])
+def test_any_engine_goes_on_from_the_state_of_any_other(variant: str):
+    whole = problem("bucketed")
+    method, _ = complete(whole, VARIANTS[variant])
+    method, nowhere = jax.tree.map(jnp.asarray, method), np.ones(4, np.int32)
+    makers = [engines.Simulate, engines.Messages, partial(engines.Streamed, chunk=2), engines.Sharded]
+
+    def made(make: Any) -> Any:
+        return make(method, whole, [3], whole.start, 0)
+
+    def end(engine: Any) -> Any:
+        return engine.fetch(engine.advance(4, 4, np.array([1, 1, 1, 0])), 0, 0)
+
+    first = [made(make) for make in makers]
+    for engine in first:
+        engine.advance(0, 4, nowhere)
+    states = [engine.state() for engine in first]
+    expected = end(first[0])
+    for state in states[1:]:
+        jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=0, atol=1e-12), state, states[0])
+    for make, state in zip(makers, [*states[1:], states[0]], strict=True):
+        engine = made(make)
+        engine.restore(state)
+        jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=0, atol=1e-12), end(engine), expected)

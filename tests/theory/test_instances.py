@@ -14,9 +14,11 @@ import scipy.linalg
 
 import twofold as tw
 from twofold import reference, theory
-from twofold.problem import Oracle, Problem, Sample
+from twofold.oracle import Oracle, Sample
+from twofold.problem import Problem
 from twofold.theory import chain_rounds, lower_bounds
 from twofold.theory.instances import Chain, LowerBound, _residual, least, lower_bound_instance, minimiser, ratio
+from twofold.variables import Variables
 
 EPS = 1e-6
 
@@ -33,7 +35,7 @@ def _hessians(has_shared: bool, has_private: bool, program: tuple, point: tuple)
 
     def one(member: Any, beta: Any, weight: jax.Array) -> tuple[Any, Any, Any]:
         sample = Sample(jnp.arange(objective.n), weight)
-        function = partial(Oracle(objective, scale, member).value, sample=sample)
+        function = partial(Oracle(objective, Variables(scale), member).value, sample=sample)
         of_w = jax.hessian(function, 0)(w, beta) if has_shared else ()
         of_beta = jax.hessian(function, 1)(w, beta) if has_private else ()
         across = jax.jacfwd(jax.grad(function, 0), 1)(w, beta) if has_shared and has_private else ()
@@ -125,7 +127,7 @@ def test_a_row_touches_its_own_block_only() -> None:
 
     @jax.jit
     def gradients(member: Any, weight: jax.Array) -> Any:
-        oracle = Oracle(problem.objective, problem.scale, member)
+        oracle = Oracle(problem.objective, Variables(problem.scale), member)
         return oracle.gradients(w, beta, Sample(jnp.arange(4), weight))
 
     for m in range(2):

@@ -1,22 +1,33 @@
-"""The protocol: an algorithm is pure functions around one message.
-
-What leaves a client is exactly the `Message` that `client` returns, and of that only the parts for which `sends` is true.
-Shared state evolves identically everywhere, so an iteration in which nothing is sent costs no communication: each client
-replays the server's step itself.
-"""
+"""The contract of an algorithm: pure functions around one message, checked before a run begins."""
 
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import jax
+import jax.numpy as jnp
 
+from twofold import tree
 from twofold.algorithms.oracle import GradientOracle
+from twofold.errors import ContractError
 from twofold.randomness import Key
-from twofold.theory.constants import Constants
+from twofold.theory.constants import Constants, LossConstants
 from twofold.tree import Pytree
+
+__all__ = [
+    "Algorithm",
+    "Evaluations",
+    "Facts",
+    "Footprint",
+    "GradientOracle",
+    "Setting",
+    "check",
+    "fill",
+    "size_of_batch",
+]
 
 Plan = Any
 Shared = Any
@@ -33,76 +44,109 @@ class Evaluations(NamedTuple):
     beta: Any
 
 
-class Setting(NamedTuple):
+class Facts(NamedTuple):
     """What theory knows of a problem when it fills in step sizes."""
 
     constants: Constants
     rows: float  # per client, on average
     M: int
-    heaviest: float  # the largest client weight, 1/M when all are equal
-    lam: Any  # of the mixture, the only objective that some baselines solve
-    loss: Any  # its LossConstants, likewise
+    max_weight: float  # the largest client weight, 1/M when all are equal
+    lam: float | None = None  # of the mixture, the only objective that some baselines solve
+    loss: LossConstants | None = None  # likewise
 
 
-class Algorithm:
-    """A method in split form; its hyper-parameters are the fields of a frozen dataclass, None where theory decides.
+Setting = Facts
+"""The old name of `Facts`."""
 
-    Subclasses are final. `receive` is a hook that almost nobody needs; everything else is theirs to write.
+
+class Algorithm(ABC):
+    """A method, as pure functions around one message. Its hyper-parameters are the fields of a frozen record.
+
+    This is the contract, and every engine relies on it:
+
+    - A subclass is decorated with `@tree.record`. A field that is None is filled in by theory, in `complete`.
+    - `plan(stream, k)` draws the coins of iteration k that everyone shares. It is pure in (stream, k): whoever knows the seed
+      knows all plans beforehand. A plan may be any pytree of arrays. It must not depend on data.
+    - `client` takes one client through iteration k: its new private state (of the same shapes as the old one) and a message.
+      What leaves a client is this message, and of it only the parts for which `sends` is true.
+    - `sends(plan)` gives a bool for each part of the message, as a tuple of the same type. It may be any function of the plan
+      that JAX can trace. Ledger, rounds and records follow it, iteration by iteration; nothing is counted by hand.
+      Where no part is sent, the iteration costs no communication, and `server` must not look at the message (it is zeros).
+    - `server(plan, shared, mean)` is the shared update from the weighted mean of the messages. Everyone computes it alike, so
+      that shared state never has to be sent.
+    - `receive(plan, shared, private, oracle)` is what a client does with the new shared state; by default nothing.
+    - `evaluations(plan, rows)` says how many single-row gradients a client with `rows` rows evaluates.
+    - `model(shared)` and `personal(private)` are the w and β that the method would report now.
+
+    `check` tests all this on shapes alone, before a run begins, and raises a `ContractError` with one sentence.
     """
 
-    name: str
-    needs: str | None = None  # the one objective it can solve; None for all
-    silent: bool = True  # whether there are iterations in which nothing is sent
+    name: ClassVar[str]
+    needs: ClassVar[str | None] = None  # the one objective it can solve; None for all
+    may_skip_messages: ClassVar[bool] = True  # whether there are iterations in which nothing is sent
+    works_with_some: ClassVar[bool] = False  # whether it is right when only some clients take part in a round
+
+    def __new__(cls, *_: object, **__: object) -> Self:
+        """Refuse a class that lacks some of the contract's methods."""
+        if missing := sorted(getattr(cls, "__abstractmethods__", ())):
+            raise ContractError(
+                f"{cls.__name__} has no {', '.join(missing)}: see the contract in twofold.algorithms.Algorithm."
+            )
+        return super().__new__(cls)
 
     def is_complete(self) -> bool:
         """Whether nothing is left for theory to fill in."""
         return all(getattr(self, f.name) is not None for f in dataclasses.fields(self) if not f.metadata.get("static"))  # type: ignore[arg-type]
 
-    def complete(self, setting: Setting) -> tuple[Algorithm, str | None]:
+    @abstractmethod
+    def complete(self, setting: Facts) -> tuple[Algorithm, str | None]:
         """This method with every open field filled in by theory, and what the user should be told about it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def init(self, w0: Pytree) -> Shared:
         """What everyone knows before the first iteration."""
-        raise NotImplementedError
 
+    @abstractmethod
     def init_private(self, w0: Pytree, beta0: Pytree, oracle: GradientOracle) -> Private:
         """What one client alone knows before the first iteration."""
-        raise NotImplementedError
 
-    def plan(self, stream: jax.Array, k: Any) -> Plan:
+    @abstractmethod
+    def plan(self, stream: jax.Array, k: jax.Array | int) -> Plan:
         """The common coins of iteration k: pure in (stream, k), so known to all without a word."""
-        raise NotImplementedError
 
+    @abstractmethod
     def client(
         self, plan: Plan, shared: Shared, private: Private, oracle: GradientOracle, key: Key
     ) -> tuple[Private, Message]:
         """One client's iteration: its new private state, and the message."""
-        raise NotImplementedError
 
+    @abstractmethod
     def server(self, plan: Plan, shared: Shared, mean: Message) -> Shared:
         """The shared update from the mean message; parts that were not sent are zero and not looked at."""
-        raise NotImplementedError
 
     def receive(self, plan: Plan, shared: Shared, private: Private, oracle: GradientOracle) -> Private:
         """What a client does with the new shared state; unchanged by default."""
         return private
 
+    def absent(self, plan: Plan, shared: Shared) -> Message:
+        """What an absent client is taken to have sent, where `works_with_some` holds: what it would send if it did not move."""
+        raise NotImplementedError
+
+    @abstractmethod
     def sends(self, plan: Plan) -> Message:
         """Which parts of the message are sent; drives the ledger and the serialiser."""
-        raise NotImplementedError
 
+    @abstractmethod
     def evaluations(self, plan: Plan, rows: Any) -> Evaluations:
         """Single-row gradient evaluations of a client with `rows` rows in an iteration with this plan."""
-        raise NotImplementedError
 
+    @abstractmethod
     def model(self, shared: Shared) -> Pytree:
         """The (scaled) w that this method would report now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def personal(self, private: Private) -> Pytree:
         """The β_m that this method would report now."""
-        raise NotImplementedError
 
 
 A = TypeVar("A", bound=Algorithm)
@@ -118,3 +162,85 @@ def fill(algorithm: A, values: Mapping[str, Any]) -> A:
 def size_of_batch(batch: int | None, rows: Any) -> Any:
     """Rows in one sampled gradient: the batch, or everything."""
     return rows if batch is None else batch
+
+
+# --- the check --------------------------------------------------------------------------------------------------------
+
+
+class Footprint(NamedTuple):
+    """The shapes that a run deals with, found by tracing every function of an algorithm once."""
+
+    shared: Shared
+    private: Private
+    message: Message
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """The number of scalars in each part of the message."""
+        return tuple(tree.size(part) for part in self.message)
+
+
+def check(algorithm: Algorithm) -> None:
+    """Refuse an algorithm that is no frozen record of ours, or has no name."""
+    kind = type(algorithm).__name__
+    if not tree.is_record(algorithm):
+        raise ContractError(f"{kind} is not a frozen record: write @tree.record above the class.")
+    if not isinstance(getattr(algorithm, "name", None), str):
+        raise ContractError(f'{kind} has no name: write name = "..." in the class.')
+
+
+def trace(
+    algorithm: Algorithm, oracle: GradientOracle, stream: jax.Array, key: Key, w: Pytree, beta: Pytree
+) -> Footprint:
+    """Take an algorithm through one iteration on shapes alone (inside `jax.eval_shape`), and check what comes out of it."""
+    shared, private = algorithm.init(w), algorithm.init_private(w, beta, oracle)
+    plan = algorithm.plan(stream, jnp.int32(0))
+    moved, message = algorithm.client(plan, shared, private, oracle, key)
+    _same(algorithm, "client", "the new private state", moved, "init_private's", private)
+    _check_message(algorithm, message, algorithm.sends(plan))
+    after = algorithm.server(plan, shared, message)
+    _same(algorithm, "server", "the new shared state", after, "init's", shared)
+    received = algorithm.receive(plan, after, moved, oracle)
+    _same(algorithm, "receive", "the new private state", received, "init_private's", private)
+    return Footprint(shared, private, message)
+
+
+def _check_message(algorithm: Algorithm, message: Message, sends: Message) -> None:
+    kind = type(algorithm).__name__
+    if not isinstance(message, tuple) or type(message) is not type(sends) or len(message) != len(sends):
+        raise ContractError(
+            f"{kind}: a message is a (named) tuple of parts, and sends gives one bool for each of them; client gave "
+            f"{_kind(message)} and sends {_kind(sends)}."
+        )
+    for flag in sends:
+        if jnp.shape(flag) != () or not jnp.issubdtype(jnp.result_type(flag), jnp.bool_):
+            raise ContractError(
+                f"{kind}.sends must give one bool for each part, got {jnp.result_type(flag)} of shape {jnp.shape(flag)}."
+            )
+    for leaf in jax.tree.leaves(message):
+        if jnp.result_type(leaf) != jnp.result_type(float):
+            raise ContractError(
+                f"{kind}.client sends numbers of type {leaf.dtype}; a message is made of {jnp.result_type(float)}."
+            )
+
+
+def _same(algorithm: Algorithm, function: str, what: str, found: Pytree, whose: str, expected: Pytree) -> None:
+    def shapes(x: Pytree) -> Pytree:
+        return jax.tree.map(lambda leaf: (jnp.shape(leaf), str(jnp.result_type(leaf))), x)
+
+    if jax.tree.structure(found) != jax.tree.structure(expected):
+        different = f"the structure {jax.tree.structure(found)}, not {jax.tree.structure(expected)}"
+    elif shapes(found) != shapes(expected):
+        pairs = zip(
+            *(jax.tree.leaves(shapes(x), is_leaf=lambda n: isinstance(n, tuple)) for x in (found, expected)),
+            strict=True,
+        )
+        here, there = next((a, b) for a, b in pairs if a != b)
+        different = f"an array of shape and type {here}, not {there}"
+    else:
+        return
+    raise ContractError(f"{type(algorithm).__name__}.{function}: {what} must be like {whose}, but has {different}.")
+
+
+def _kind(value: object) -> str:
+    return f"a {type(value).__name__} of {len(value)}" if isinstance(value, tuple) else f"a {type(value).__name__}"

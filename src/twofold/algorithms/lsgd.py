@@ -62,7 +62,8 @@ class LSGD(Algorithm):
     average: bool = static(default=False)
     mu: Open = None
     name = "lsgd"
-    silent = False
+    may_skip_messages = False
+    works_with_some = True
 
     def __post_init__(self) -> None:
         if self.tau < 1 or (self.batch is not None and self.batch < 1) or (self.epochs is not None and self.epochs < 1):
@@ -131,6 +132,10 @@ class LSGD(Algorithm):
     def server(self, plan: Plan, shared: Shared, mean: Message) -> Shared:
         """w is the mean of the w_m."""
         return Shared(mean.w, mean.average)
+
+    def absent(self, plan: Plan, shared: Shared) -> Message:
+        """Who does not move stays at w."""
+        return Message(shared.w, shared.average)
 
     def sends(self, plan: Plan) -> Message:
         """Every round sends."""

@@ -45,7 +45,8 @@ class PFedMe(Algorithm):
     inner_steps: int = static(default=5)
     batch: int | None = static(default=20)
     name = "pfedme"
-    silent = False
+    may_skip_messages = False
+    works_with_some = True
     needs = "mixture"
 
     def __post_init__(self) -> None:
@@ -94,6 +95,10 @@ class PFedMe(Algorithm):
     def server(self, plan: Plan, shared: Pytree, mean: Message) -> Pytree:
         """(1−δ)w + δ·mean."""
         return tree.combine((1 - self.delta, shared), (self.delta, mean.w))
+
+    def absent(self, plan: Plan, shared: Pytree) -> Message:
+        """Who does not move stays at w."""
+        return Message(shared)
 
     def sends(self, plan: Plan) -> Message:
         """Every round sends."""

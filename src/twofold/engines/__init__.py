@@ -2,66 +2,69 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
 
-from twofold import machine
-from twofold.algorithms.base import Algorithm
+from twofold import kernels
+from twofold.algorithms.base import Algorithm, Footprint
 from twofold.engines import memory
 from twofold.engines.base import Engine
-from twofold.engines.fused import recipe
-from twofold.engines.grouped import Grouped
+from twofold.engines.memory import Place
 from twofold.engines.messages import Messages
 from twofold.engines.sharded import Sharded
-from twofold.engines.simulate import Simulate
+from twofold.engines.simulate import Simulate, SimulateGroups
 from twofold.engines.streamed import Streamed
 from twofold.errors import InputError
 from twofold.problem import Problem
 
-REGISTRY: dict[str, Any] = {"simulate": Simulate, "messages": Messages, "sharded": Sharded, "streamed": Streamed}
+__all__ = ["REGISTRY", "Engine", "EngineName", "Messages", "Sharded", "Simulate", "Streamed", "choose"]
+
+EngineName = Literal["simulate", "streamed", "sharded", "messages"]
+REGISTRY: dict[str, type[Engine]] = {
+    "simulate": Simulate, "messages": Messages, "sharded": Sharded, "streamed": Streamed,
+}  # fmt: skip
 
 
 def choose(
     name: str,
     algorithm: Algorithm,
     problem: Problem,
+    shapes: Footprint,
     seeds: int = 1,
     chunk: int | None = None,
-    state: str | None = None,
-) -> tuple[type[Engine], dict[str, Any]]:
-    """The engine for a run, and how to make it.
+    state: Place | None = None,
+) -> Callable[..., Engine]:
+    """The engine for a run, ready to be made from (algorithm, problem, seeds, start, slots).
 
     `simulate` becomes `streamed` where not everyone fits at once. On CPUs it also does so where one client has much to do
-    between two rounds, or all of them together need more than a cache holds: work is then better done by one core for a few
-    clients in its own cache, and then for the next, than for all in lock step. On GPUs it does so where an iteration of a
-    client can be done together with others (`engines.fused`). Many seeds are spread over the cores.
+    between two rounds, or all of them together need more than a cache holds: a core then does better to work on a few clients
+    in its own cache, and then on the next, than on all in lock step. Many seeds are spread over the cores.
     """
-    asked = chunk is not None or state is not None
+    if name not in REGISTRY:
+        raise InputError(f"Unknown engine {name!r}; there are {', '.join(REGISTRY)}.")
     if chunk is not None and (int(chunk) != chunk or chunk < 1):
         raise InputError(f"chunk is a number of clients ≥ 1, got {chunk=}.")
+    asked = chunk is not None or state is not None
     if name not in ("simulate", "streamed"):
         if asked:
             raise InputError(f"chunk= and state= are for the engines simulate and streamed, not for {name}.")
-        return get(name), {}
-    if name == "simulate" and not asked:
-        need = memory.need(algorithm, problem)
-        if memory.fits(need, seeds):
-            most = min(machine.cores(), seeds // 2) if machine.on_cpu() else 1
-            groups = max((n for n in range(1, most + 1) if seeds % n == 0), default=1)
-            if groups > 1:
-                return Grouped, {"groups": groups}
-            if seeds > 1 or not (machine.on_cpu() or recipe(algorithm, problem)):
-                return Simulate, {}
-            if not machine.on_cpu():
-                return Streamed, {}
-            if need.turn >= memory.LONG_TURN:
-                return Streamed, {"chunk": 1}
-            if need.clients * need.working < memory.SPREAD:
-                return Simulate, {}
-    return Streamed, {"chunk": chunk, "state": "device" if state is None else state}
+        return REGISTRY[name]
+    need = memory.need(algorithm, problem, shapes)
+    if name == "simulate" and not asked and memory.fits(need, seeds):
+        if seeds > 1:
+            groups = _groups(seeds)
+            return Simulate if groups == 1 else partial(SimulateGroups, groups=groups)
+        if not kernels.on_cpu():
+            return Simulate
+        if need.turn >= memory.LONG_TURN:
+            return partial(Streamed, need=need, chunk=1)
+        if need.clients * need.working < memory.SPREAD:
+            return Simulate
+    return partial(Streamed, need=need, chunk=chunk, state=state or "device")
 
 
-def get(name: str) -> Any:
-    """The engine of that name."""
-    if name not in REGISTRY:
-        raise InputError(f"Unknown engine {name!r}; there are {', '.join(REGISTRY)}.")
-    return REGISTRY[name]
+def _groups(seeds: int) -> int:
+    """The largest number of equal groups of at least two seeds, one for each core."""
+    most = min(kernels.cores(), seeds // 2) if kernels.on_cpu() else 1
+    return max((n for n in range(1, most + 1) if seeds % n == 0), default=1)

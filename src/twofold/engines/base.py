@@ -2,77 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from twofold import metrics as measure
+from twofold import tree
+from twofold.algorithms.base import Algorithm
+from twofold.oracle import Program
+from twofold.problem import Problem
 from twofold.tree import Pytree
 
-T = TypeVar("T")
+__all__ = ["Engine", "Engines", "Factors", "Point", "Snapshots", "Start", "State"]
+
+
+class State(NamedTuple):
+    """What a run carries: the shared state, and each bucket's private states. With many seeds, each has a leading axis."""
+
+    shared: Pytree
+    privates: tuple[Pytree, ...]
 
 
 class Snapshots(NamedTuple):
-    """Recorded iterates, (slots, seeds, …): real w, and each bucket's β."""
+    """Recorded iterates (slots, seeds, …) as algorithms have them: w, and each bucket's β."""
 
     w: Pytree
     parts: tuple[Pytree, ...]
 
 
-class Threads:
-    """Threads that work in the precision of whoever made them, which JAX would have to be told in each."""
-
-    def __init__(self, count: int) -> None:
-        self._count, self._pool = count, ThreadPoolExecutor(count)
-        self._wide = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
-
-    def map(self, work: Callable[[Any], T], items: Iterable[Any]) -> list[T]:
-        """The result of each item's work, in order, all of it done."""
-        found: dict[int, T] = {}
-        waiting = iter(list(enumerate(items)))
-
-        def some() -> None:
-            """One item after the other: to hand out each by itself would wake somebody up for each."""
-            with jax.enable_x64(self._wide):
-                for place, item in waiting:
-                    found[place] = jax.block_until_ready(work(item))
-
-        for each in [self._pool.submit(some) for _ in range(self._count)]:
-            each.result()
-        return [found[place] for place in range(len(found))]
+Point = Snapshots
+"""One iterate: w, and each bucket's β."""
+Start = tuple[Pytree, Pytree]
+"""The user's w, and everyone's β with a leading client axis."""
+Factors = np.ndarray
+"""(iterations, seeds, clients): what each client's message is multiplied with in the mean; zero for who is absent."""
 
 
-class Engine:
+class Engine(ABC):
     """All clients of all seeds of one run, advanced iteration by iteration.
 
-    `program` is (objective, scale, stacks), with which metrics are evaluated; an engine that has no such thing measures by
-    itself. One whose `keeps` is false runs one seed at a time and keeps no iterates but the last.
+    Engines differ in where clients are and in how many work at a time. The iterates are the same.
     """
 
-    algorithm: Any
-    program: tuple
-    keeps = True
+    keeps: ClassVar[bool] = True
+    """Whether it can keep several iterates of several seeds; if not, it runs one seed and shows its last iterate."""
 
-    def __init__(self, algorithm: Any, problem: Any, seeds: list[int], start: Any, slots: int) -> None:
-        raise NotImplementedError
+    def __init__(self, algorithm: Algorithm, problem: Problem, slots: int) -> None:
+        self.algorithm, self.problem, self.slots = tree.cast(algorithm), problem, slots
 
-    def advance(self, k: int, count: int, slots: np.ndarray) -> Any:
-        """Iterations k … k+count−1; slots[i] says where the iterates k+i are kept."""
-        raise NotImplementedError
+    @property
+    def program(self) -> Program:
+        """With which iterates are measured."""
+        return self.problem.program()
 
-    def wait(self) -> None:
-        """Until all that was asked for is computed."""
+    @abstractmethod
+    def advance(self, k: int, count: int, slots: np.ndarray, factors: Factors | None = None) -> Any:
+        """Iterations k … k+count−1; slots[i] is where all seeds' iterates k+i are kept (`self.slots`: nowhere).
 
-    def show(self, w: Pytree, parts: tuple[Pytree, ...]) -> tuple[tuple, Any]:
-        """One iterate as a snapshot in slot 0, with the program that evaluates it."""
-        raise NotImplementedError
+        Gives what `measure` and `fetch` look at. Without slots that is the state at the end.
+        """
 
-    def fetch(self, snapshots: Any, slot: int, row: int) -> Snapshots:
+    @abstractmethod
+    def state(self) -> State:
+        """The whole state, on the host; the same whichever engine gives it out."""
+
+    @abstractmethod
+    def restore(self, state: State) -> None:
+        """Go on from a state that `state` of any engine gave out."""
+
+    @abstractmethod
+    def fetch(self, snapshots: Any, slot: int, row: int) -> Point:
         """One iterate, on the host."""
-        raise NotImplementedError
+
+    def wait(self) -> None:  # noqa: B027  (a hook: some engines never run ahead of the caller)
+        """Until all that was asked for is computed."""
 
     def measure(
         self, metrics: dict[str, measure.Metric], snapshots: Any, index: np.ndarray
@@ -80,9 +86,12 @@ class Engine:
         """Every metric of the snapshots at the flat (slot, seed) positions `index`, and ‖(w, β)‖² of each."""
         return measure.evaluate(metrics, self.program, snapshots, index)
 
-    def measure_start(
-        self, metrics: dict[str, measure.Metric], w: Pytree, parts: tuple[Pytree, ...]
+    def measure_point(
+        self, metrics: dict[str, measure.Metric], point: Point
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """The same of the starting point."""
-        program, first = self.show(w, parts)
-        return measure.evaluate(metrics, program, first, np.zeros(1, np.int32))
+        """The same of a point on the host."""
+        shown = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None, None], point)
+        return measure.evaluate(metrics, self.problem.program(), shown, np.zeros(1, np.int32))
+
+
+Engines = dict[str, type[Engine]]

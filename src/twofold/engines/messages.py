@@ -1,9 +1,9 @@
-"""The honest engine: client by client, on unpadded data, with nothing but messages between the two sides.
+"""Client by client, on unpadded data, with nothing but messages between the two sides.
 
 Each client is an object that holds its own data and private state; the server holds the shared state. Per iteration a
-client hands over only the parts of its message that `sends` names, as arrays of bytes, and gets back the server's mean of
-those same parts. Iterations in which nothing is sent are replayed by everyone alone. It is slow, it counts what really
-happens, and its errors name the client.
+client hands over only the parts of its message that `sends` names, as arrays, and gets back the server's mean of those same
+parts. Iterations in which nothing is sent are replayed by everyone alone. It is slow, it counts what really happens, and its
+errors name the client.
 """
 
 from __future__ import annotations
@@ -15,28 +15,33 @@ import jax.numpy as jnp
 import numpy as np
 
 from twofold import randomness, tree
-from twofold.algorithms.base import Algorithm
-from twofold.engines.base import Engine, Snapshots
-from twofold.errors import KindError
-from twofold.problem import Oracle, Problem
+from twofold.algorithms.base import Algorithm, Message, Plan
+from twofold.engines.base import Engine, Factors, Point, Snapshots, Start, State
+from twofold.engines.loop import rebuilt
+from twofold.errors import ContractError
+from twofold.oracle import Member, Oracle, Program, Sample
+from twofold.problem import Problem
 from twofold.randomness import Key
 from twofold.tree import Pytree
+
+__all__ = ["ClientSide", "CountingOracle", "Messages", "Packet", "ServerSide", "pack", "unpack"]
+
+Packet = list[np.ndarray]
+"""The arrays of those parts of a message that are sent."""
 
 
 class CountingOracle:
     """An oracle that counts the single-row gradients it is really asked for; its own computations are compiled."""
 
     def __init__(self, problem: Problem, m: int) -> None:
-        member = problem.member(m)
-        self._member, self._problem = member, problem
-        # Plain ints and floats, so that an algorithm's own arithmetic happens in Python.
-        self.count, self.weight = int(member.count), member.weight
-        self.scale = jnp.asarray(problem.scale, jnp.result_type(float))
-        self._oracle = Oracle(problem.objective, self.scale, member)
-        self.capacity = self._oracle.capacity
+        self._member, self._program = problem.member(m), problem.program()
+        self._oracle = self._program.oracle(self._member)
+        # Plain numbers, so that an algorithm's own arithmetic happens in Python.
+        self.count, self.weight = int(self._member.count), self._member.weight
+        self.scale, self.capacity = self._oracle.scale, self._oracle.capacity
         self.evaluated_w = self.evaluated_beta = 0
 
-    def sample(self, key: Key, size: int | None) -> Any:
+    def sample(self, key: Key, size: int | None) -> Sample | None:
         """See `Oracle.sample`."""
         return self._oracle.sample(key, size)
 
@@ -44,35 +49,36 @@ class CountingOracle:
         """See `Oracle.order`."""
         return self._oracle.order(key)
 
-    def slice(self, order: jax.Array, start: Any, size: int) -> Any:
+    def slice(self, order: jax.Array, start: Any, size: int) -> Sample:
         """See `Oracle.slice`."""
         return self._oracle.slice(order, start, size)
 
-    def _call(self, method: str, w: Pytree, beta: Pytree, sample: Any, in_w: bool, in_beta: bool) -> Any:
+    def _call(self, method: str, w: Pytree, beta: Pytree, sample: Sample | None, *blocks: str) -> Any:
         rows = self.count if sample is None else int(np.count_nonzero(np.asarray(sample.weight)))
-        self.evaluated_w += rows * (in_w and tree.size(w) > 0)
-        self.evaluated_beta += rows * (in_beta and tree.size(beta) > 0)
-        return _gradient(method, self._problem.objective, self.scale, self._member, w, beta, sample)
+        self.evaluated_w += rows * ("w" in blocks and tree.size(w) > 0)
+        self.evaluated_beta += rows * ("beta" in blocks and tree.size(beta) > 0)
+        objective, variables = self._program[:2]
+        return _gradient(method, objective, variables, self._member, w, beta, sample)
 
-    def gradient_w(self, w: Pytree, beta: Pytree, sample: Any = None) -> Pytree:
+    def gradient_w(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> Pytree:
         """See `Oracle.gradient_w`."""
-        return self._call("gradient_w", w, beta, sample, True, False)
+        return self._call("gradient_w", w, beta, sample, "w")
 
-    def gradient_beta(self, w: Pytree, beta: Pytree, sample: Any = None) -> Pytree:
+    def gradient_beta(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> Pytree:
         """See `Oracle.gradient_beta`."""
-        return self._call("gradient_beta", w, beta, sample, False, True)
+        return self._call("gradient_beta", w, beta, sample, "beta")
 
-    def gradients(self, w: Pytree, beta: Pytree, sample: Any = None) -> tuple[Pytree, Pytree]:
+    def gradients(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> tuple[Pytree, Pytree]:
         """See `Oracle.gradients`."""
-        return self._call("gradients", w, beta, sample, True, True)
+        return self._call("gradients", w, beta, sample, "w", "beta")
 
-    def row_gradients_beta(self, w: Pytree, beta: Pytree, sample: Any = None) -> Pytree:
+    def row_gradients_beta(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> Pytree:
         """See `Oracle.row_gradients_beta`."""
-        return self._call("row_gradients_beta", w, beta, sample, False, True)
+        return self._call("row_gradients_beta", w, beta, sample, "beta")
 
 
-def _compute(method: str, objective: Any, scale: Any, member: Any, w: Pytree, beta: Pytree, sample: Any) -> Any:
-    return getattr(Oracle(objective, scale, member), method)(w, beta, sample)
+def _compute(method: str, objective: Any, variables: Any, member: Member, w: Pytree, beta: Pytree, sample: Any) -> Any:
+    return getattr(Oracle(objective, variables, member), method)(w, beta, sample)
 
 
 _gradient = jax.jit(_compute, static_argnums=0)
@@ -87,29 +93,36 @@ class ClientSide:
         self._oracle = CountingOracle(problem, m)
         key = randomness.root(seed)
         self._common, self._own = randomness.common(key), randomness.private(key, m)
-        self._shared = algorithm.init(w)
-        self._private = algorithm.init_private(w, beta, self._oracle)
+        self.shared = algorithm.init(w)
+        self.private = algorithm.init_private(w, beta, self._oracle)
+        self._plan: Plan = None
+        self.shape: Message = None
 
-    def send(self, k: int) -> list[np.ndarray] | None:
-        """Take iteration k up to its message; only the leaves of the parts that are sent leave this object."""
+    def send(self, k: int) -> Packet:
+        """Take iteration k up to its message; only the arrays of the parts that are sent leave this object."""
         self._plan = self._algorithm.plan(self._common, jnp.int32(k))
         key = randomness.of(self._own, jnp.int32(k))
-        self._private, message = self._algorithm.client(self._plan, self._shared, self._private, self._oracle, key)
+        self.private, message = self._algorithm.client(self._plan, self.shared, self.private, self._oracle, key)
         for leaf in jax.tree.leaves(message):
             if leaf.dtype != jnp.result_type(float):
-                raise KindError(f"client {self.name!r}: a message of dtype {leaf.dtype} in iteration {k}.")
-        self._shape = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), message)
+                raise ContractError(f"client {self.name!r}: a message of dtype {leaf.dtype} in iteration {k}.")
+        self.shape = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), message)
         return pack(self._algorithm.sends(self._plan), message)
 
-    def receive(self, packet: list[np.ndarray]) -> None:
+    def stay_away(self, k: int) -> None:
+        """Take no part in iteration k: the private state stays as it is."""
+        self._plan = self._algorithm.plan(self._common, jnp.int32(k))
+
+    def receive(self, packet: Packet, shape: Message, present: bool = True) -> None:
         """Finish the iteration with the mean of what was sent: replay the server's step, then one's own."""
-        mean = unpack(self._algorithm.sends(self._plan), self._shape, packet)
-        self._shared = self._algorithm.server(self._plan, self._shared, mean)
-        self._private = self._algorithm.receive(self._plan, self._shared, self._private, self._oracle)
+        mean = unpack(self._algorithm.sends(self._plan), shape, packet)
+        self.shared = self._algorithm.server(self._plan, self.shared, mean)
+        if present:
+            self.private = self._algorithm.receive(self._plan, self.shared, self.private, self._oracle)
 
     def personal(self) -> Pytree:
         """This client's β: for the experimenter's eyes, not for the server's."""
-        return self._algorithm.personal(self._private)
+        return self._algorithm.personal(self.private)
 
     @property
     def evaluated(self) -> tuple[int, int]:
@@ -117,7 +130,7 @@ class ClientSide:
         return self._oracle.evaluated_w, self._oracle.evaluated_beta
 
 
-def pack(sends: Any, message: Any) -> list[np.ndarray]:
+def pack(sends: Message, message: Message) -> Packet:
     """The arrays of those parts of a message that are sent."""
     flags = [bool(flag) for flag in sends]
     return [
@@ -125,14 +138,14 @@ def pack(sends: Any, message: Any) -> list[np.ndarray]:
     ]
 
 
-def unpack(sends: Any, shape: Any, packet: list[np.ndarray]) -> Any:
+def unpack(sends: Message, shape: Message, packet: Packet) -> Message:
     """A whole message from its sent parts; the others are zero."""
     arrays = iter(packet)
     parts = [
         jax.tree.map(lambda leaf: jnp.asarray(next(arrays)), part) if bool(flag) else jax.tree.map(jnp.asarray, part)
         for flag, part in zip(sends, shape, strict=True)
     ]
-    return type(shape)(*parts)
+    return rebuilt(shape, parts)
 
 
 class ServerSide:
@@ -141,77 +154,138 @@ class ServerSide:
     def __init__(self, algorithm: Algorithm, seed: int, w: Pytree, weights: np.ndarray) -> None:
         self._algorithm = algorithm
         self._common = randomness.common(randomness.root(seed))
-        self._shared = algorithm.init(w)
+        self.shared = algorithm.init(w)
         self._weights = jnp.asarray(weights, jnp.result_type(float))
 
-    def mean(self, packets: list[list[np.ndarray]]) -> list[np.ndarray]:
-        """The weighted mean of the clients' packets, in client order."""
-        return [
-            np.asarray(jnp.tensordot(self._weights, jnp.stack(leaves), axes=1)) for leaves in zip(*packets, strict=True)
-        ]
+    def mean(self, k: int, packets: dict[int, Packet], factors: np.ndarray | None) -> Packet:
+        """The weighted mean of the clients' packets, in client order; around what absent ones say, where some are absent."""
+        here = sorted(packets)
+        weights = self._weights[np.array(here, int)]
+        if factors is None:
+            return [_mean(weights, leaves) for leaves in zip(*(packets[m] for m in here), strict=True)]
+        plan = self._algorithm.plan(self._common, jnp.int32(k))
+        absent = pack(self._algorithm.sends(plan), self._algorithm.absent(plan, self.shared))
+        weights = weights * jnp.asarray(factors[here], weights.dtype)
+        moves = [[leaf - a for leaf, a in zip(packets[m], absent, strict=True)] for m in here]
+        if not here:
+            return absent
+        return [a + _mean(weights, leaves) for a, leaves in zip(absent, zip(*moves, strict=True), strict=True)]
 
-    def finish(self, k: int, packet: list[np.ndarray], shape: Any) -> None:
+    def finish(self, k: int, packet: Packet, shape: Message) -> None:
         """Keep the shared state in step."""
         plan = self._algorithm.plan(self._common, jnp.int32(k))
-        self._shared = self._algorithm.server(plan, self._shared, unpack(self._algorithm.sends(plan), shape, packet))
+        self.shared = self._algorithm.server(plan, self.shared, unpack(self._algorithm.sends(plan), shape, packet))
 
     def model(self) -> Pytree:
         """The (scaled) w."""
-        return self._algorithm.model(self._shared)
+        return self._algorithm.model(self.shared)
+
+
+def _mean(weights: jax.Array, leaves: tuple[np.ndarray, ...]) -> np.ndarray:
+    return np.asarray(jnp.tensordot(weights, jnp.stack(leaves), axes=1))
 
 
 class _OneSeed:
-    def __init__(self, algorithm: Algorithm, problem: Problem, seed: int, start: Any) -> None:
-        w, beta = start
-        w = tree.scale(1 / problem.scale, tree.cast(w))
-        betas = [jax.tree.map(lambda leaf, m=m: leaf[m], tree.cast(beta)) for m in range(problem.M)]
+    """The server and the clients of one seed's run."""
+
+    def __init__(self, algorithm: Algorithm, problem: Problem, seed: int, start: Start) -> None:
+        w, beta = tree.cast(start)
+        w, parts = problem.variables.inward(w, problem.split(beta))
+        beta = problem.join(parts)
+        betas = [jax.tree.map(lambda leaf, m=m: leaf[m], beta) for m in range(problem.M)]
         self.clients = [ClientSide(algorithm, problem, m, seed, w, b) for m, b in enumerate(betas)]
         self.server = ServerSide(algorithm, seed, w, problem.clients.weights)
         self.floats = np.zeros(problem.M, np.int64)
         self.rounds = 0
+        self._shape: Message = None
 
-    def step(self, k: int) -> None:
-        packets = [client.send(k) or [] for client in self.clients]
-        sizes = np.array([sum(a.size for a in packet) for packet in packets], np.int64)
-        self.floats += sizes
-        self.rounds += bool(sizes.any())
-        mean = self.server.mean(packets)
-        self.server.finish(k, mean, self.clients[0]._shape)
-        for client in self.clients:
-            client.receive(mean)
+    def step(self, k: int, factors: np.ndarray | None) -> None:
+        """One iteration of everyone who takes part."""
+        present = np.ones(len(self.clients), bool) if factors is None else factors > 0
+        packets = {}
+        for m, client in enumerate(self.clients):
+            if present[m]:
+                packets[m], self._shape = client.send(k), client.shape or self._shape
+            else:
+                client.stay_away(k)
+        sizes = {m: sum(a.size for a in packet) for m, packet in packets.items()}
+        for m, size in sizes.items():
+            self.floats[m] += size
+        self.rounds += any(sizes.values())
+        shape = self._shape
+        mean = self.server.mean(k, packets, factors)
+        self.server.finish(k, mean, shape)
+        for client, here in zip(self.clients, present, strict=True):
+            client.receive(mean, shape, bool(here))
 
 
 class Messages(Engine):
     """Every client and the server of every seed as objects of their own; see the module's text."""
 
-    def __init__(self, algorithm: Algorithm, problem: Problem, seeds: list[int], start: Any, slots: int) -> None:
-        self.algorithm = tree.cast(algorithm)
-        self.problem, self.slots = problem, slots
-        self.program = (problem.objective, problem.traced_scale, problem.stacks)
+    def __init__(self, algorithm: Algorithm, problem: Problem, seeds: list[int], start: Start, slots: int) -> None:
+        super().__init__(algorithm, problem, slots)
+        self._program = problem.program()
         self.runs = [_OneSeed(self.algorithm, problem, seed, start) for seed in seeds]
 
-    def advance(self, k: int, count: int, slots: np.ndarray) -> Any:
-        """Iterations k … k+count−1; see `Simulate.advance` (None when no iterate was to be kept)."""
-        taken: dict[int, Any] = {}
+    @property
+    def program(self) -> Program:
+        """See `Engine.program`."""
+        return self._program
+
+    def advance(self, k: int, count: int, slots: np.ndarray, factors: Factors | None = None) -> Snapshots | None:
+        """See `Engine.advance`; None when no iterate was to be kept."""
+        taken: dict[int, Snapshots] = {}
         for i in range(count):
-            for run in self.runs:
-                run.step(k + i)
+            for row, run in enumerate(self.runs):
+                run.step(k + i, None if factors is None else factors[i, row])
             if slots[i] < max(self.slots, 1):
-                shots = [self._report(run) for run in self.runs]
-                taken[int(slots[i])] = jax.tree.map(lambda *leaves: jnp.stack(leaves), *shots)
-        blank = jax.tree.map(jnp.zeros_like, next(iter(taken.values()))) if taken else None
-        shots = [taken.get(slot, blank) for slot in range(max(self.slots, 1))]
-        return None if blank is None else jax.tree.map(lambda *leaves: jnp.stack(leaves), *shots)
+                taken[int(slots[i])] = _stacked([self._report(run) for run in self.runs])
+        if not taken:
+            return None
+        blank = jax.tree.map(jnp.zeros_like, next(iter(taken.values())))
+        return _stacked([taken.get(slot, blank) for slot in range(max(self.slots, 1))])
 
-    def show(self, w: Pytree, parts: tuple[Pytree, ...]) -> tuple[tuple, Snapshots]:
-        """One iterate as a snapshot, with the program that evaluates it."""
-        return self.program, jax.tree.map(lambda leaf: leaf[None, None], Snapshots(w, parts))
-
-    def fetch(self, snapshots: Snapshots, slot: int, row: int) -> Snapshots:
-        """One iterate, on the host."""
+    def fetch(self, snapshots: Snapshots, slot: int, row: int) -> Point:
+        """See `Engine.fetch`."""
         return jax.tree.map(lambda leaf: np.asarray(leaf[slot, row]), snapshots)
 
+    def state(self) -> State:
+        """See `Engine.state`."""
+        shared = _stacked([run.server.shared for run in self.runs])
+        parts = [
+            _stacked([_stacked(_padded([run.clients[m].private for m in positions])) for run in self.runs])
+            for positions in self.problem.positions
+        ]
+        return jax.tree.map(np.asarray, State(shared, tuple(parts)))
+
+    def restore(self, state: State) -> None:
+        """See `Engine.restore`."""
+        for row, run in enumerate(self.runs):
+            shared, parts = jax.tree.map(lambda leaf, row=row: jnp.asarray(leaf[row]), state)
+            run.server.shared = shared
+            for part, positions in zip(parts, self.problem.positions, strict=True):
+                for place, m in enumerate(positions):
+                    run.clients[m].shared = shared
+                    run.clients[m].private = jax.tree.map(
+                        lambda own, leaf, i=place: leaf[i][tuple(map(slice, jnp.shape(own)))],
+                        run.clients[m].private,
+                        part,
+                    )
+
     def _report(self, run: _OneSeed) -> Snapshots:
-        w = tree.scale(self.problem.scale, run.server.model())
-        beta = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[client.personal() for client in run.clients])
-        return Snapshots(w, self.problem.split(beta))
+        beta = _stacked([client.personal() for client in run.clients])
+        return Snapshots(run.server.model(), self.problem.split(beta))
+
+
+def _stacked(pieces: list[Pytree]) -> Pytree:
+    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *pieces)
+
+
+def _padded(privates: list[Pytree]) -> list[Pytree]:
+    """Private states as large as the largest, as other engines have them: a table has an entry for each of a client's rows."""
+    most = jax.tree.map(lambda *leaves: tuple(np.max([jnp.shape(leaf) for leaf in leaves], axis=0)), *privates)
+
+    def pad(leaf: Any, shape: tuple[int, ...]) -> jax.Array:
+        return jnp.pad(leaf, [(0, n - have) for n, have in zip(shape, jnp.shape(leaf), strict=True)])
+
+    return [jax.tree.map(pad, private, most) for private in privates]

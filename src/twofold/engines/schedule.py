@@ -1,88 +1,138 @@
-"""What the coins say before anything runs: which iterations communicate, and so when a run ends and what it costs.
+"""What the coins say before anything runs: what each iteration sends, so when a run ends and what it costs.
 
-A plan is pure in (key, k), so the whole schedule of a run is known up front. Plans that differ only in their number k are
-of one kind; a kind is coded by the bits of its coins, and everything that is counted is counted per kind.
+A plan is pure in (stream, k), so all of a run's plans are known up front. What is counted is counted iteration by iteration
+from `sends(plan)` and `evaluations(plan, rows)`, whatever kind of thing a plan is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from twofold import randomness, tree
-from twofold.algorithms.base import Algorithm
-from twofold.problem import Oracle, Problem
+from twofold import randomness
+from twofold.algorithms.base import Algorithm, Footprint, check, trace
+from twofold.errors import ContractError
+from twofold.oracle import Member, Program
+from twofold.problem import Problem
+
+__all__ = ["Course", "Schedule", "footprint"]
 
 BLOCK = 8192
+"""Iterations that are looked at together."""
+
+
+class Course(NamedTuple):
+    """Totals after each iteration, (seeds, iterations): rounds, scalars that a client sends, its single-row gradients."""
+
+    rounds: np.ndarray
+    floats: np.ndarray
+    gradients_w: np.ndarray
+    gradients_beta: np.ndarray
+
+    def at(self, places: Any) -> Course:
+        """The totals at some places."""
+        return Course(*(column[places] for column in self))
 
 
 class Schedule:
-    """The kinds of plan of every iteration of every seed, extended as far as anyone looks."""
+    """The course of every seed's run, found as far ahead as anyone looks. Gradients are those of a client of mean size."""
 
-    def __init__(self, algorithm: Algorithm, problem: Problem, keys: jax.Array) -> None:
-        self.algorithm, self.problem = algorithm, problem
-        self._common = jax.vmap(randomness.common)(keys)
-        self._kinds = np.zeros((len(keys), 0), np.uint8)
-        example = jax.eval_shape(algorithm.plan, self._common[0], 0)
-        self._leaves, self._structure = jax.tree.flatten(example)
-        self.coins = sum(leaf.dtype == bool for leaf in self._leaves)
-        parts = message_sizes(algorithm, problem)
-        plans = [self.plan(kind) for kind in range(2**self.coins)]
-        sent = [jax.tree.leaves(jax.tree.map(bool, algorithm.sends(plan))) for plan in plans]
-        self.floats = np.array([sum(size for size, flag in zip(parts, s, strict=True) if flag) for s in sent], np.int64)
-        """Scalars that one client sends (and receives) in an iteration of each kind."""
-        self.communicates = self.floats > 0
+    def __init__(self, algorithm: Algorithm, problem: Problem, parts: tuple[int, ...], seeds: list[int]) -> None:
+        self.algorithm, self._parts = algorithm, np.array(parts, np.int64)
+        self._common = jnp.stack([randomness.common(randomness.root(seed)) for seed in seeds])
+        self._rows = float(np.mean(problem.clients.counts))
+        self._blocks = np.array([problem.has_shared, problem.has_private])  # nothing is evaluated in an empty one
+        self._counts, self._of_client = np.unique(problem.clients.counts, return_inverse=True)
+        self._first = 0  # the iteration at which what is known begins
+        self._known = Course(*(np.zeros((len(seeds), 1)) for _ in Course._fields))
 
-    def plan(self, kind: int) -> Any:
-        """A plan of the given kind."""
-        bits = iter(range(self.coins))
-        leaves = [
-            jnp.asarray(bool(kind >> next(bits) & 1)) if leaf.dtype == bool else jnp.zeros(leaf.shape, leaf.dtype)
-            for leaf in self._leaves
+    def ahead(self, k: int, count: int) -> Course:
+        """The totals after k, k+1, …, k+count iterations. What lies before k is forgotten."""
+        while self._first + self._known.rounds.shape[1] - 1 < k + count:
+            self._extend()
+        here = k - self._first
+        self._known = Course(*(column[:, max(here - BLOCK, 0) :] for column in self._known))
+        self._first += max(here - BLOCK, 0)
+        return self._known.at(np.s_[:, k - self._first : k - self._first + count + 1])
+
+    def _extend(self) -> None:
+        k = self._first + self._known.rounds.shape[1] - 1
+        sent, evaluated = self._look(k, BLOCK, np.array([self._rows]))
+        floats = sent @ self._parts
+        new = (floats > 0, floats, *np.moveaxis(evaluated[..., 0] * self._blocks, -1, 0))
+        grown = [
+            np.concatenate([old, old[:, -1:] + np.cumsum(each, axis=1)], axis=1)
+            for old, each in zip(self._known, new, strict=True)
         ]
-        return jax.tree.unflatten(self._structure, leaves)
+        self._known = Course(*grown)
 
-    def kinds(self, until: int) -> np.ndarray:
-        """The kind of each iteration 0 … until−1, for every seed: (seeds, until)."""
-        while self._kinds.shape[1] < until:
-            k = jnp.int32(self._kinds.shape[1]) + jnp.arange(BLOCK, dtype=jnp.int32)
-            self._kinds = np.concatenate([self._kinds, np.asarray(_kinds(self.algorithm, self._common, k))], axis=1)
-        return self._kinds[:, :until]
+    def _look(self, k: int, count: int, rows: np.ndarray, seeds: slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
+        """Which parts are sent (seeds, count, parts), and the gradients evaluated (seeds, count, 2, rows)."""
+        numbers = jnp.int32(k) + jnp.arange(count, dtype=jnp.int32)
+        try:
+            sent, evaluated = _look(
+                self.algorithm, self._common[seeds], numbers, jnp.asarray(rows, jnp.result_type(float))
+            )
+        except jax.errors.ConcretizationTypeError as error:
+            name = type(self.algorithm).__name__
+            raise ContractError(
+                f"{name}: plan, sends and evaluations must be functions that JAX can trace; use jnp.where in place of if. ({error})"
+            ) from None
+        return np.asarray(sent), np.asarray(evaluated, np.float64)
 
-    def evaluations(self, rows: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Single-row gradients in w and in β by kind, for clients with `rows` rows: each (kinds, *rows.shape)."""
-        found = [self.algorithm.evaluations(self.plan(kind), jnp.asarray(rows)) for kind in range(2**self.coins)]
-        shape = np.shape(rows)
-        of_w = np.stack([np.broadcast_to(np.asarray(e.w), shape) for e in found])
-        of_beta = np.stack([np.broadcast_to(np.asarray(e.beta), shape) for e in found])
-        # A block without parameters has no gradient to evaluate.
-        return of_w * self.problem.has_shared, of_beta * self.problem.has_private
+    def sent(self, row: int, k: int, count: int) -> np.ndarray:
+        """Scalars that a client sends in each of the iterations k … k+count−1 of one seed."""
+        mine = slice(row, row + 1)
+        flags = [self._look(i, BLOCK, self._counts[:1], mine)[0][0] for i in range(k, k + count, BLOCK)]
+        return (np.concatenate(flags)[:count] if flags else np.zeros((0, len(self._parts)))) @ self._parts
 
+    def evaluated(
+        self, row: int, iterations: int, present: Callable[[int, int], np.ndarray] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Single-row gradients that each client evaluated in w and in β in one seed's first iterations.
 
-@partial(jax.jit)
-def _kinds(algorithm: Algorithm, common: jax.Array, k: jax.Array) -> jax.Array:
-    def one(key: jax.Array, k: jax.Array) -> jax.Array:
-        bits = [leaf for leaf in jax.tree.leaves(algorithm.plan(key, k)) if leaf.dtype == bool]
-        return sum((bit.astype(jnp.uint8) << i for i, bit in enumerate(bits)), jnp.zeros((), jnp.uint8))
-
-    return jax.vmap(lambda key: jax.vmap(lambda k: one(key, k))(k))(common)
-
-
-def message_sizes(algorithm: Algorithm, problem: Problem) -> list[int]:
-    """The number of scalars in each part of the algorithm's message."""
-    shapes = (problem.abstract_member, *problem.abstract_start)
-    message = _message.eval_shape(algorithm, problem.objective, problem.scale, *shapes)
-    return [tree.size(part) for part in message]
+        `present(k, count)` says who took part, (count, clients); by default everyone.
+        """
+        totals = np.zeros((2, len(self._of_client)))
+        size = int(np.clip((1 << 20) // len(self._counts), 64, BLOCK))
+        for k in range(0, iterations, size):
+            _, found = self._look(k, size, self._counts, slice(row, row + 1))
+            real = found[0, : iterations - k] * self._blocks[:, None]
+            if present is None:
+                totals += real.sum(axis=0)[:, self._of_client]
+            else:
+                here = present(k, len(real))
+                totals += np.einsum("kcm,km->cm", real[:, :, self._of_client], here)
+        return tuple(np.rint(totals).astype(np.int64))  # type: ignore[return-value]
 
 
 @jax.jit
-def _message(algorithm: Algorithm, objective: Any, scale: Any, member: Any, w: Any, beta: Any) -> Any:
-    """A client's message; never run, and traced once for all problems of one shape."""
-    oracle, stream = Oracle(objective, scale, member), randomness.root(0)
-    private = algorithm.init_private(w, beta, oracle)
-    plan = algorithm.plan(stream, jnp.int32(0))
-    return algorithm.client(plan, algorithm.init(w), private, oracle, randomness.of(stream, 0))[1]
+def _look(algorithm: Algorithm, common: jax.Array, k: jax.Array, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def of_iteration(stream: jax.Array, k: jax.Array) -> tuple[jax.Array, jax.Array]:
+        plan = algorithm.plan(stream, k)
+        found = algorithm.evaluations(plan, rows)
+        evaluated = [jnp.broadcast_to(jnp.asarray(each, rows.dtype), rows.shape) for each in found]
+        return jnp.stack([jnp.asarray(flag) for flag in algorithm.sends(plan)]), jnp.stack(evaluated)
+
+    return jax.vmap(jax.vmap(of_iteration, (None, 0)), (0, None))(common, k)
+
+
+def footprint(algorithm: Algorithm, problem: Problem) -> Footprint:
+    """The shapes of an algorithm's states and message on this problem; refuses an algorithm that breaks the contract."""
+    check(algorithm)
+    program = problem.program(problem.abstract_member)  # type: ignore[arg-type]
+    return _footprint.eval_shape(algorithm, program, *problem.abstract_start)
+
+
+@partial(jax.jit)
+def _footprint(algorithm: Algorithm, program: Program, w: Any, beta: Any) -> Footprint:
+    """Never run, and traced once for all problems of one shape."""
+    (member,) = program.stacks
+    stream = randomness.root(0)
+    oracle = program.oracle(Member(*member))
+    return trace(algorithm, oracle, stream, randomness.of(stream, 0), w, beta)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
@@ -23,6 +25,13 @@ else:
 
 NOTHING: Pytree = ()
 """An empty block: the shared part of local training, the private part of traditional federated learning."""
+
+
+class Stages(NamedTuple):
+    """A problem in two stages: the first objective, and the second one, given the first's w."""
+
+    first: Objective
+    second: Callable[[Pytree], Objective]
 
 
 class Objective:
@@ -61,6 +70,19 @@ class Objective:
     def own(self, clients: Clients) -> Pytree:
         """Numbers of each client's own, with a leading client axis."""
         return NOTHING
+
+    def stages(self) -> Stages | None:
+        """The two stages in which this objective is solved; None where it is solved as it is."""
+        return None
+
+    def mixture_strength(self) -> float | None:
+        """λ of the mixture, which the mixture's own baselines need; None for every other objective."""
+        return None
+
+    def by_class(self) -> Objective | None:
+        """This objective of softmax weights kept class by class; None where w or β is not a whole model of several classes."""
+        loss = self.loss.by_class() if self.whole else None
+        return None if loss is None else dataclasses.replace(self, loss=loss)  # type: ignore[type-var]
 
     def grade(self, w: Pytree, beta: Pytree, train: Rows, own: Pytree, x: Pytree, y: Pytree) -> jax.Array:
         """One figure per row of (x, y), larger is better, for what this client predicts with."""

@@ -10,7 +10,7 @@ import jax
 from twofold.clients import Clients
 from twofold.errors import InputError
 from twofold.losses import Rows
-from twofold.objectives.base import NOTHING, Loss, Objective
+from twofold.objectives.base import NOTHING, Loss, Objective, Stages
 from twofold.objectives.traditional import Traditional
 from twofold.theory.constants import Constants
 from twofold.tree import Pytree, record, static
@@ -76,6 +76,10 @@ class TwoStage(Objective):
     def second(self, centre: Pytree) -> Around:
         """Stage two: everyone alone, around the solution of stage one."""
         return Around(self.relaxed, centre, self.rule)
+
+    def stages(self) -> Stages:
+        """Traditional federated learning, then everyone alone around its solution."""
+        return Stages(self.first(), self.second)
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
         """Zero w and β."""

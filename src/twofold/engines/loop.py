@@ -1,0 +1,230 @@
+"""The loop over iterations, and the one step that it repeats. How clients are laid out is the engines' business."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial, reduce
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from twofold import randomness
+from twofold.algorithms.base import Algorithm, Message, Plan
+from twofold.control import branch
+from twofold.engines.base import Snapshots, State
+from twofold.oracle import Member, Program, weighted_mean
+from twofold.tree import Pytree
+
+__all__ = [
+    "CAPACITY", "Iteration", "Layout", "Streams", "advance", "client_streams", "first_state", "report",
+    "serve", "step", "zeros_like_message",
+]  # fmt: skip
+
+CAPACITY = 4096
+"""Iterations that one call of the compiled loop can take (it takes any number up to that without recompiling)."""
+
+
+class Streams(NamedTuple):
+    """The random streams of a run: the common one, and each bucket's clients' own."""
+
+    common: jax.Array
+    own: tuple[jax.Array, ...]
+
+
+class Layout(NamedTuple):
+    """How the clients of a step are laid out: by default all are here, and all work at once."""
+
+    total: Callable[[Pytree], Pytree] = lambda mean: mean  # adds up the means of clients that are elsewhere
+    turns: tuple[int, ...] | None = None  # in how many turns each bucket's clients work
+
+
+def client_streams(key: jax.Array, stacks: tuple[Member, ...]) -> Streams:
+    """The streams of one seed, derived once for the whole run."""
+    own = tuple(jax.vmap(lambda m: randomness.private(key, m))(stack.position) for stack in stacks)
+    return Streams(randomness.common(key), own)
+
+
+def first_state(algorithm: Algorithm, program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> State:
+    """Where everyone starts."""
+
+    def private(member: Member, beta: Pytree) -> Pytree:
+        return algorithm.init_private(w, beta, program.oracle(member))
+
+    everyone = zip(program.stacks, parts, strict=True)
+    return State(algorithm.init(w), tuple(jax.vmap(private)(*each) for each in everyone))
+
+
+def report(algorithm: Algorithm, state: State, sizes: tuple[int, ...]) -> Snapshots:
+    """What the algorithm would report of a state; `sizes` are the buckets' (an empty β has no axis to tell it by)."""
+    everyone = zip(state.privates, sizes, strict=True)
+    betas = tuple(jax.vmap(algorithm.personal, axis_size=size)(private) for private, size in everyone)
+    return Snapshots(algorithm.model(state.shared), betas)
+
+
+class Iteration(NamedTuple):
+    """What all clients have in common in an iteration."""
+
+    k: jax.Array
+    plan: Plan
+    shared: Pytree
+
+
+def clients_of(algorithm: Algorithm, program: Program) -> Callable[..., tuple[Pytree, Message]]:
+    """`algorithm.client` for a stack of clients: (iteration, stack, private states, streams) → (new states, messages).
+
+    As a compiled function of its own it is traced once, however often an engine calls it.
+    """
+
+    def one_client(now: Iteration, member: Member, private: Pytree, stream: jax.Array) -> tuple[Pytree, Message]:
+        key = randomness.of(stream, now.k)
+        return algorithm.client(now.plan, now.shared, private, program.oracle(member), key)
+
+    def all_clients(now: Iteration, stack: Member, privates: Pytree, streams: jax.Array) -> tuple[Pytree, Message]:
+        if len(stack.count) > 1:
+            return jax.vmap(one_client, in_axes=(None, 0, 0, 0))(now, stack, privates, streams)
+        # A client alone needs no batched loops, which ask at every step who is done.
+        alone = jax.tree.map(lambda leaf: leaf[0], (stack, privates, streams))
+        return jax.tree.map(lambda leaf: leaf[None], one_client(now, *alone))
+
+    return jax.jit(all_clients, inline=True)
+
+
+def receive_all(algorithm: Algorithm, program: Program, plan: Plan, state: State) -> State:
+    """Everyone's `receive` of the new shared state."""
+
+    def one_client(member: Member, private: Pytree) -> Pytree:
+        return algorithm.receive(plan, state.shared, private, program.oracle(member))
+
+    everyone = zip(program.stacks, state.privates, strict=True)
+    return State(state.shared, tuple(jax.vmap(one_client)(*each) for each in everyone))
+
+
+def mean_message(
+    algorithm: Algorithm, now: Iteration, shares: list[jax.Array], messages: list[Message], factors: tuple | None
+) -> Message:
+    """Σ p_m·message_m, or where only some take part: a + Σ p_m·factor_m·(message_m − a), a being what an absent one says."""
+    if factors is None:
+        return weighted_mean(shares, messages)
+    absent = algorithm.absent(now.plan, now.shared)
+    moves = [jax.tree.map(lambda leaf, a: leaf - a[None], message, absent) for message in messages]
+    weights = [share * factor for share, factor in zip(shares, factors, strict=True)]
+    return weighted_mean(weights, moves)
+
+
+def only_present(factors: tuple | None, moved: tuple[Pytree, ...], before: tuple[Pytree, ...]) -> tuple[Pytree, ...]:
+    """The new private states of those who take part; the others keep theirs."""
+    if factors is None:
+        return moved
+
+    def keep(factor: jax.Array, new: Pytree, old: Pytree) -> Pytree:
+        return jax.tree.map(lambda a, b: jnp.where(factor.reshape(-1, *(1,) * (a.ndim - 1)) > 0, a, b), new, old)
+
+    return tuple(keep(*each) for each in zip(factors, moved, before, strict=True))
+
+
+def step(
+    algorithm: Algorithm,
+    program: Program,
+    layout: Layout,
+    state: State,
+    plan: Plan,
+    own: tuple[jax.Array, ...],
+    k: jax.Array,
+    factors: tuple[jax.Array, ...] | None = None,
+) -> State:
+    """One iteration of all clients and the server."""
+    now = Iteration(k, plan, state.shared)
+    client = clients_of(algorithm, program)
+
+    def work(stacks: tuple, privates: tuple, own: tuple, factors: tuple | None) -> tuple[tuple, Message]:
+        """The new private states of these clients, and their part of the mean message."""
+        everyone = list(zip(stacks, privates, own, strict=True))
+        shares = [stack.share for stack in stacks]
+        # Not taken apart from the messages: where these are skipped, nothing writes or reads a message for each client.
+        moved = tuple(client(now, *each)[0] for each in everyone)
+
+        def speak() -> Message:
+            return mean_message(algorithm, now, shares, [client(now, *each)[1] for each in everyone], factors)
+
+        mean = speak_if_sent(algorithm, plan, speak) if algorithm.may_skip_messages else speak()
+        return only_present(factors, moved, privates), mean
+
+    if layout.turns is None:
+        privates, mean = work(program.stacks, state.privates, own, factors)
+    else:
+        privates, mean = in_turns(work, layout.turns, program.stacks, state.privates, own, factors)
+    shared = serve(algorithm, plan, state.shared, layout.total(mean), some=factors is not None)
+    return receive_all(algorithm, program, plan, State(shared, privates))
+
+
+def serve(algorithm: Algorithm, plan: Plan, shared: Pytree, mean: Message, some: bool) -> Pytree:
+    """The server's step; parts that are not sent are zero, whatever clients have put there.
+
+    `some` says that only some clients took part: then `mean` is what they moved away from what absent ones say.
+    """
+    if some:
+        mean = jax.tree.map(jnp.add, algorithm.absent(plan, shared), mean)
+    parts = zip(algorithm.sends(plan), mean, strict=True)
+    sent = [jax.tree.map(lambda leaf, flag=flag: jnp.where(flag, leaf, 0), part) for flag, part in parts]
+    return algorithm.server(plan, shared, rebuilt(mean, sent))
+
+
+def rebuilt(like: Message, parts: list[Pytree]) -> Message:
+    """A message of the same type with other parts."""
+    return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
+
+
+def speak_if_sent(algorithm: Algorithm, plan: Plan, speak: Callable[[], Message]) -> Message:
+    """The mean message where anything is sent, else zeros, without computing it."""
+    sent = reduce(jnp.logical_or, jax.tree.leaves(algorithm.sends(plan)))
+    return branch(sent, speak, lambda: zeros_like_message(speak))
+
+
+def zeros_like_message(speak: Callable[[], Message]) -> Message:
+    """Zeros of the shape of a message."""
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(speak))
+
+
+def in_turns(work: Callable, turns: tuple[int, ...], *everyone: tuple | None) -> tuple[tuple, Message]:
+    """`work`, done bucket by bucket by an equal part of its clients at a time."""
+
+    def of_bucket(count: int, bucket: tuple) -> tuple[Pytree, Message]:
+        cut = jax.tree.map(lambda leaf: leaf.reshape(count, leaf.shape[0] // count, *leaf.shape[1:]), bucket)
+        (moved,), means = jax.lax.map(lambda part: work(*(None if x is None else (x,) for x in part)), cut)
+        whole = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), moved)
+        return whole, jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), means)
+
+    buckets = zip(*((None,) * len(turns) if x is None else x for x in everyone), strict=True)
+    privates, means = zip(*(of_bucket(count, each) for count, each in zip(turns, buckets, strict=True)), strict=True)
+    return privates, reduce(partial(jax.tree.map, jnp.add), means)
+
+
+def advance(
+    algorithm: Algorithm, program: Program, state: State, buffer: Snapshots | None, streams: Streams, k: jax.Array,
+    count: jax.Array, slots: jax.Array, factors: tuple[jax.Array, ...] | None, *, layout: Layout, many: bool,
+) -> tuple[State, Snapshots | None]:  # fmt: skip
+    """`count` iterations from the k-th on, of one seed or of many in lock step.
+
+    Iterates are kept in the buffer, where `slots` says; its last slot takes what nobody asked for.
+    """
+    # A plan is pure in (stream, k): drawn here for all iterations at once, outside the loop.
+    numbers = k + jnp.arange(slots.shape[0], dtype=jnp.int32)
+    draw = jax.vmap(algorithm.plan, in_axes=(None, 0))
+    plans = jax.vmap(draw, (0, None), 1)(streams.common, numbers) if many else draw(streams.common, numbers)
+    sizes = tuple(len(stack.count) for stack in program.stacks)
+
+    def one_seed(state: State, own: tuple, plan: Plan, factors: Any, k: Any) -> tuple[State, Snapshots | None]:
+        state = step(algorithm, program, layout, state, plan, own, k, factors)
+        return state, None if buffer is None else report(algorithm, state, sizes)
+
+    all_seeds = jax.vmap(one_seed, in_axes=(0, 0, 0, 0, None)) if many else one_seed
+
+    def body(i: Any, carry: tuple) -> tuple:
+        state, kept = carry
+        plan, now = jax.tree.map(lambda leaf: leaf[i], (plans, factors))
+        state, shot = all_seeds(state, streams.own, plan, now, k + i)
+        put = partial(jax.lax.dynamic_update_index_in_dim, index=slots[i], axis=0)
+        return state, jax.tree.map(put, kept, shot)
+
+    return jax.lax.fori_loop(jnp.int32(0), count, body, (state, buffer))

@@ -1,0 +1,131 @@
+"""Everything that depends on the machine or on XLA's habits, and nothing else does.
+
+Each function here computes something ordinary (a product, a sort, a map) in the way that the backend at hand does fastest;
+the plain way would give the same result. Whoever reads an engine, a loss or an algorithm need not look in here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+__all__ = ["Threads", "cores", "on_cpu", "product", "stable_order"]
+
+FEW = 32
+"""Rows and features up to which a product is written out."""
+SHORT = 1 << 16
+"""Words up to which `stable_order` packs the place into the word."""
+
+
+def on_cpu() -> bool:
+    """Whether computations run on the host's own cores."""
+    return jax.default_backend() == "cpu"
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# --- a product of few rows --------------------------------------------------------------------------------------------
+
+
+def product(x: jax.Array, weight: jax.Array) -> jax.Array:
+    """x·W.
+
+    On CPUs, a few rows of a few features times a vector are written out term by term, and so is the gradient: XLA would make
+    one small call for every client and seed, whereas sums of products fuse with what is around them (1.6 times as fast for
+    pFedMe over thirty seeds).
+    """
+    if x.shape[-1] != weight.shape[0]:
+        raise ValueError(
+            f"{x.shape[-1]} features times weights of {weight.shape[0]}"
+        )  # `_written_out` would not notice
+    few = weight.ndim == 1 and min(x.shape) > 0 and max(x.shape) <= FEW and on_cpu()
+    return _written_out(x, weight) if few else x @ weight
+
+
+@jax.custom_jvp
+def _written_out(x: jax.Array, weight: jax.Array) -> jax.Array:
+    columns = x.T
+    return reduce(jnp.add, [columns[j] * weight[j] for j in range(len(weight))])
+
+
+def _written_out_jvp(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
+    (x, weight), (dx, dweight) = primals, tangents
+    terms = []
+    if not isinstance(dweight, SymbolicZero):
+        # Row by row, because of how it is transposed: the gradient becomes a sum of rows, each times its slope. The factor
+        # of one completes this sum before anything else (a ridge) is added to it, which makes a faster loop.
+        once = 1.0 * dweight
+        terms.append(jnp.stack([jnp.sum(row * once) for row in x]))
+    if not isinstance(dx, SymbolicZero):
+        terms.append(_written_out(dx, weight))
+    return _written_out(x, weight), reduce(jnp.add, terms)
+
+
+_written_out.defjvp(_written_out_jvp, symbolic_zeros=True)
+
+
+# --- a sort -----------------------------------------------------------------------------------------------------------
+
+
+def stable_order(words: jax.Array) -> jax.Array:
+    """The stable argsort of unsigned 32-bit words.
+
+    XLA's CPU code sorts single words four times as fast as words with their places. So where there are few, this sorts words
+    whose last bits are replaced by the place, and then mends the rare neighbours that differ in those bits alone.
+    """
+    if not (1 < len(words) <= SHORT and on_cpu()):
+        return jnp.argsort(words, stable=True).astype(jnp.int32)
+    places = jnp.arange(len(words), dtype=jnp.uint32)
+    mask = jnp.uint32((1 << (len(words) - 1).bit_length()) - 1)
+    order = jax.lax.sort((words & ~mask) | places, is_stable=False) & mask
+
+    def exchange(state: tuple, first: int) -> tuple:
+        """Exchange the wrong pairs that begin at an even place, or (first = 1) at an odd one."""
+        words, _ = state
+        wrong = (words[:-1] > words[1:]) & (places[:-1] % 2 == first)
+        left, right = jnp.append(wrong, False), jnp.append(jnp.zeros(1, bool), wrong)
+        return tuple(jnp.where(left, jnp.roll(x, -1), jnp.where(right, jnp.roll(x, 1), x)) for x in state)
+
+    def unordered(state: tuple) -> jax.Array:
+        return jnp.any(state[0][:-1] > state[0][1:])
+
+    mended = jax.lax.while_loop(unordered, lambda state: exchange(exchange(state, 0), 1), (words[order], order))
+    return mended[1].astype(jnp.int32)
+
+
+# --- threads ----------------------------------------------------------------------------------------------------------
+
+
+class Threads:
+    """A pool of threads that work in the precision of the thread that made them (JAX keeps it per thread)."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._pool = count, ThreadPoolExecutor(count)
+        self._x64 = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+
+    def map(self, work: Callable[[S], T], items: Iterable[S]) -> list[T]:
+        """The result of each item's work, in order, all of it done."""
+        found: dict[int, T] = {}
+        waiting = iter(list(enumerate(items)))
+
+        def take_turns() -> None:
+            with jax.enable_x64(self._x64):
+                for place, item in waiting:
+                    found[place] = jax.block_until_ready(work(item))
+
+        for each in [self._pool.submit(take_turns) for _ in range(self._count)]:
+            each.result()
+        return [found[place] for place in range(len(found))]

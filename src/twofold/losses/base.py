@@ -1,0 +1,73 @@
+"""What every loss is made of: rows with weights, and the mean of a user's function over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from numbers import Real
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from twofold.errors import InputError
+from twofold.tree import Pytree
+
+__all__ = ["Batch", "Held", "Rows", "by_row", "mean_by_row", "ridge_of"]
+
+
+class Rows(NamedTuple):
+    """Rows of one client's data with the weight of each in the mean: 1/n for a real row, 0 for padding."""
+
+    x: Pytree
+    y: Pytree
+    weight: jax.Array
+
+    def mean(self, values: jax.Array) -> jax.Array:
+        """The weighted mean of one value per row."""
+        return jnp.vdot(self.weight, values)
+
+
+class Batch(NamedTuple):
+    """What a user's own function sees: features and targets with a leading row axis."""
+
+    x: Pytree
+    y: Pytree
+
+
+def by_row(function: Callable[[Batch], Any], x: Pytree, y: Pytree) -> jax.Array:
+    """A user's batch function of each row alone."""
+
+    def one(x: Pytree, y: Pytree) -> jax.Array:
+        single = Batch(*jax.tree.map(lambda leaf: leaf[None], (x, y)))
+        return jnp.mean(function(single))
+
+    return jax.vmap(one)(x, y)
+
+
+def mean_by_row(function: Callable[[Batch], Any], rows: Rows) -> jax.Array:
+    """The mean of a user's batch function over rows, evaluated one row at a time so that padding cannot leak in."""
+    return rows.mean(by_row(function, rows.x, rows.y))
+
+
+class Held:
+    """A value that an objective keeps for its start and that no compiled program ever reads.
+
+    So all of these count as equal: an objective that is made again, with another start of the same shape, compiles nothing.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Held)
+
+    def __hash__(self) -> int:
+        return hash(Held)
+
+
+def ridge_of(l2: float) -> float:
+    """The strength of a ridge if it is a finite number ≥ 0, else a sentence."""
+    if not isinstance(l2, Real) or not 0 <= l2 < np.inf:
+        raise InputError(f"The ridge must be a number ≥ 0, got {l2=}.")
+    return float(l2)

@@ -1,0 +1,95 @@
+"""A loss of the user's own: fn(params, x, y)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from twofold import tree
+from twofold.clients import Clients
+from twofold.errors import InputError, KindError
+from twofold.losses.base import Held, Rows, by_row, mean_by_row, ridge_of
+from twofold.theory.constants import LossConstants
+from twofold.tree import Pytree, record, static
+
+__all__ = ["Custom", "custom"]
+
+
+@record
+class Custom:
+    """A loss of the user's own: fn(params, x, y), the mean over rows with a leading row axis."""
+
+    fn: Callable[[Pytree, Pytree, Pytree], Any] = static()
+    start: Any = static()
+    l2: float = 0.0
+    mu: float | None = static(default=None)
+    L: float | None = static(default=None)
+    calL: float | None = static(default=None)
+    predictor: Callable[[Pytree, Pytree], Any] | None = static(default=None)
+
+    def init(self, clients: Clients) -> Pytree:
+        """The user's initial parameters, as arrays."""
+        start = self.start.value
+        return jax.tree.map(np.asarray, start(clients) if callable(start) else start)
+
+    def check(self, clients: Clients) -> None:
+        """Nothing is known about the features, so nothing is refused."""
+
+    def by_class(self) -> None:
+        """There is no other form of a user's own loss."""
+
+    def value(self, params: Pytree, rows: Rows) -> jax.Array:
+        """The mean of the user's function over the rows, plus the ridge."""
+        mean = mean_by_row(lambda batch: self.fn(params, batch.x, batch.y), rows)
+        return mean + 0.5 * self.l2 * tree.squared_norm(params)
+
+    def predict(self, params: Pytree, x: Pytree) -> jax.Array:
+        """The user's predictor."""
+        if self.predictor is None:
+            raise InputError("This custom loss cannot predict; pass losses.custom(..., predict=fn(params, x)).")
+        return self.predictor(params, x)
+
+    def grade(self, params: Pytree, x: Pytree, y: Pytree) -> jax.Array:
+        """Minus the loss of each row: the only figure that every loss has."""
+        return -by_row(lambda batch: self.fn(params, batch.x, batch.y), x, y)
+
+    def constants(self, clients: Clients) -> LossConstants:
+        """What the user gave; else L' and 𝓛' at the initial point by power iteration on Hessian-vector products."""
+        from twofold.curvature import largest_of_loss  # heavy, and only needed here
+
+        start = tree.cast(self.init(clients))
+        l2 = float(self.l2)
+        L = self.L + l2 if self.L is not None else largest_of_loss(self, start, clients, single_rows=False)
+        calL = self.calL + l2 if self.calL is not None else largest_of_loss(self, start, clients, single_rows=True)
+        how = {
+            "mu": "given",
+            "L": "given" if self.L is not None else "local",
+            "calL": "given" if self.calL is not None else "local",
+        }
+        everyone = np.ones(len(clients))
+        return LossConstants(mu=everyone * ((self.mu or 0.0) + l2), L=everyone * L, calL=everyone * calL, how=how)
+
+
+def custom(
+    fn: Callable[[Pytree, Pytree, Pytree], Any],
+    init: Pytree | Callable[[Clients], Pytree],
+    *,
+    l2: float = 0.0,
+    mu: float | None = None,
+    L: float | None = None,
+    calL: float | None = None,
+    predict: Callable[[Pytree, Pytree], Any] | None = None,
+) -> Custom:
+    """A loss of your own: `fn(params, x, y)` is the mean over rows of x and y, which have a leading row axis.
+
+    It must be such a mean (a finite sum): twofold evaluates it row by row, so that unequal clients are right. `init` is
+    the initial pytree of parameters, or a function of the clients that gives it. `mu`, `L` and `calL` are μ', L', 𝓛' of
+    fn itself (the ridge is added to them): give what you know. L' and 𝓛' are otherwise estimated at the initial point
+    and marked "local"; without `mu` fn is taken to be convex, and no strong convexity beyond the ridge is claimed.
+    """
+    if not callable(fn):
+        raise KindError(f"losses.custom needs a function fn(params, x, y), got {type(fn).__name__}.")
+    return Custom(fn, Held(init), ridge_of(l2), mu, L, calL, predict)

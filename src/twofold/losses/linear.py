@@ -1,0 +1,210 @@
+"""Linear models: a score x·W (+ b) and a link, which makes logistic, softmax or squared regression of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from twofold import kernels, tree
+from twofold.clients import Clients
+from twofold.errors import InputError
+from twofold.losses.base import Rows, ridge_of
+from twofold.theory.constants import LossConstants
+from twofold.tree import Pytree, record, static
+
+__all__ = ["Linear", "Link", "logistic", "softmax", "squared"]
+
+
+class Link(NamedTuple):
+    """How a linear score becomes a loss: ℓ(score, y) with second derivative at most `curvature`."""
+
+    name: str
+    loss: Callable[..., jax.Array]  # of scores and targets: one value per row; classes along axis 1, or as it is told
+    curvature: float
+    outputs: int | None  # None: one score per row
+    labels: int | None  # number of classes, None for real targets
+    decide: Callable[[jax.Array], jax.Array]
+
+    def grade(self, score: jax.Array, y: jax.Array) -> jax.Array:
+        """One figure per row, larger is better: 1/0 for right/wrong, minus the squared error for real targets."""
+        if self.labels is None:
+            return -jnp.square(score - y)
+        return (self.decide(score) == y).astype(score.dtype)
+
+
+@jax.custom_jvp
+def _logistic(score: jax.Array, y: jax.Array) -> jax.Array:
+    """log(1+e^s) − y·s for y in {0, 1}, with no overflow and no cancellation."""
+    s = jnp.where(y > 0, -score, score)
+    return jnp.maximum(s, 0) + jnp.log1p(jnp.exp(-jnp.abs(s)))
+
+
+@_logistic.defjvp
+def _(primals: tuple, tangents: tuple) -> tuple:
+    # Also right at s = 0, where max and abs have no derivative; and in one piece, which XLA makes faster loops of than of the
+    # derivatives of its parts. Targets are labels: they have no derivative.
+    return _logistic(*primals), _logistic_slope(*primals) * tangents[0]
+
+
+def _logistic_slope(score: jax.Array, y: jax.Array) -> jax.Array:
+    """σ(s) − y, without the cancellation."""
+    wrong = jax.lax.logistic(jnp.where(y > 0, -score, score))  # how much is given to the other class
+    return jnp.where(y > 0, -wrong, wrong)
+
+
+def _mine(score: jax.Array, y: jax.Array, axis: int = 1) -> jax.Array:
+    # A comparison, not an index: the gradient of the latter is a scatter, which costs more than the rest of this loss.
+    return jnp.expand_dims(jnp.arange(score.shape[axis]), 1 - axis) == jnp.expand_dims(y, axis)
+
+
+def _softmax(score: jax.Array, y: jax.Array, axis: int = 1) -> jax.Array:
+    # log Σ e^s is the same whatever is taken out of the sum, so the largest score is a number like any other here, without
+    # a derivative. jax.nn.logsumexp also has an answer for infinite scores, which costs as much again as the rest.
+    largest = jax.lax.stop_gradient(jnp.max(score, axis=axis))
+    total = jnp.sum(jnp.exp(score - jnp.expand_dims(largest, axis)), axis=axis)
+    return largest + jnp.log(total) - jnp.sum(jnp.where(_mine(score, y, axis), score, 0), axis=axis)
+
+
+def _squared(score: jax.Array, y: jax.Array) -> jax.Array:
+    return 0.5 * jnp.square(score - y)
+
+
+def _sign(score: jax.Array) -> jax.Array:
+    return (score > 0).astype(jnp.int32)
+
+
+def _largest(score: jax.Array) -> jax.Array:
+    return jnp.argmax(score, axis=1).astype(jnp.int32)
+
+
+def _same(score: jax.Array) -> jax.Array:
+    return score
+
+
+@record
+class Linear:
+    """mean_i ℓ(x_i·W + b, y_i) + (l2/2)‖(W, b)‖², with the link ℓ of logistic, softmax or squared regression.
+
+    Parameters are one array W, or a dict of `weight` and `bias` with an intercept. The ridge covers the bias too: that
+    is what makes the loss l2-strongly convex.
+    """
+
+    link: Link = static()
+    l2: float = 0.0
+    intercept: bool = static(default=False)
+
+    def init(self, clients: Clients) -> Pytree:
+        """Zero parameters for the width of these clients' features."""
+        self.check(clients)
+        shape = (clients.x.shape[1],) + (() if self.link.outputs is None else (self.link.outputs,))
+        weight = np.zeros(shape)
+        return {"weight": weight, "bias": np.zeros(shape[1:])} if self.intercept else weight
+
+    def check(self, clients: Clients) -> None:
+        """Refuse features that are not a matrix, and labels that this loss has no meaning for."""
+        x = clients.x
+        if not isinstance(x, np.ndarray) or x.ndim != 2:
+            found = type(x).__name__ if not isinstance(x, np.ndarray) else f"an array of shape {x.shape}"
+            raise InputError(
+                f"The {self.link.name} loss needs features of shape (rows, width), but the clients have {found}; "
+                "use losses.custom for other features."
+            )
+        self.check_targets(clients)
+
+    def check_targets(self, clients: Clients) -> None:
+        """Refuse labels or targets that this loss has no meaning for, whatever the features are."""
+        y = clients.y
+        if not isinstance(y, np.ndarray) or y.ndim != 1:
+            found = type(y).__name__ if not isinstance(y, np.ndarray) else f"an array of shape {y.shape}"
+            raise InputError(f"The {self.link.name} loss needs one target per row, but the clients have {found}.")
+        if self.link.labels is not None:
+            clients.check_labels(self.link.labels)
+
+    def score(self, params: Pytree, x: jax.Array) -> jax.Array:
+        """x·W + b, one score (or one per class) a row."""
+        product = kernels.product(x, params["weight"] if self.intercept else params)
+        return product + params["bias"][None] if self.intercept else product
+
+    def by_class(self) -> ByClass | None:
+        """This loss of weights kept class by class; None where there is one score a row."""
+        return None if self.link.outputs is None else ByClass(self)
+
+    def ridge(self, params: Pytree) -> jax.Array:
+        """(l2/2)‖params‖²."""
+        return 0.5 * self.l2 * tree.squared_norm(params)
+
+    def value(self, params: Pytree, rows: Rows) -> jax.Array:
+        """The mean loss over the rows plus the ridge."""
+        return rows.mean(self.link.loss(self.score(params, rows.x), rows.y)) + self.ridge(params)
+
+    def predict(self, params: Pytree, x: jax.Array) -> jax.Array:
+        """The class (or the real value) that the parameters give each row."""
+        return self.link.decide(self.score(params, x))
+
+    def grade(self, params: Pytree, x: jax.Array, y: jax.Array) -> jax.Array:
+        """One figure per row, larger is better: right or wrong, or minus the squared error."""
+        return self.link.grade(self.score(params, x), y)
+
+    def constants(self, clients: Clients, columns: Any = slice(None)) -> LossConstants:
+        """μ', L', 𝓛' of every client: κ·λ(XᵀX/n) + l2, with κ the link's curvature (Lemmas of Section 2)."""
+        smallest, largest, longest = _spectra(clients, columns, self.intercept)
+        kappa, l2 = self.link.curvature, float(self.l2)
+        # Only a quadratic link has a smallest curvature of its own; the others are flat at infinity.
+        mu = (smallest if self.link.labels is None else np.zeros_like(smallest)) + l2
+        how = {name: "certified" for name in ("mu", "L", "calL")}  # noqa: C420  (typed as plain strings)
+        return LossConstants(mu=mu, L=kappa * largest + l2, calL=kappa * longest + l2, how=how)
+
+
+@record
+class ByClass:
+    """The same loss of weights kept class by class, (classes, features): the form that algorithms work on.
+
+    The gradient, slopes·x, is then a product of long rows that needs nothing transposed, twice as fast on CPUs.
+    `Problem` turns the user's weights into this form and back.
+    """
+
+    loss: Linear
+
+    def value(self, params: Pytree, rows: Rows) -> jax.Array:
+        """The mean loss over the rows plus the ridge."""
+        weight = params["weight"] if self.loss.intercept else params
+        score = weight @ rows.x.T
+        score = score + params["bias"][:, None] if self.loss.intercept else score
+        return rows.mean(self.loss.link.loss(score, rows.y, axis=0)) + self.loss.ridge(params)
+
+
+def _spectra(clients: Clients, columns: Any, intercept: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For each client: smallest and largest eigenvalue of XᵀX/n, and the largest ‖x‖² of a row."""
+    smallest, largest, longest = (np.empty(len(clients)) for _ in range(3))
+    for m, (lo, hi) in enumerate(zip(clients.offsets[:-1], clients.offsets[1:], strict=True)):
+        x = np.asarray(clients.x[lo:hi][:, columns], np.float64)
+        if intercept:
+            x = np.concatenate([x, np.ones((len(x), 1))], axis=1)
+        n, d = x.shape
+        gram = x.T @ x / n if d <= n else x @ x.T / n  # same nonzero spectrum, whichever is smaller
+        values = np.linalg.eigvalsh(gram)
+        largest[m] = values[-1]
+        smallest[m] = max(values[0], 0.0) if d <= n else 0.0
+        longest[m] = np.max(np.sum(x * x, axis=1))
+    return smallest, largest, longest
+
+
+def logistic(l2: float = 0.0, intercept: bool = False) -> Linear:
+    """Binary logistic regression: log(1 + e^s) − y·s for labels 0 and 1, s = x·w."""
+    return Linear(Link("logistic", _logistic, 0.25, None, 2, _sign), ridge_of(l2), intercept)
+
+
+def softmax(classes: int, l2: float = 0.0, intercept: bool = False) -> Linear:
+    """Multinomial logistic regression: log Σ_c e^{s_c} − s_y for labels 0 … classes−1, s = x·W."""
+    if not isinstance(classes, (int, np.integer)) or classes < 2:
+        raise InputError(f"softmax needs a whole number of at least two classes, got {classes=}.")
+    return Linear(Link("softmax", _softmax, 0.5, int(classes), int(classes), _largest), ridge_of(l2), intercept)
+
+
+def squared(l2: float = 0.0, intercept: bool = False) -> Linear:
+    """Least squares: ½(x·w − y)²."""
+    return Linear(Link("squared", _squared, 1.0, None, None, _same), ridge_of(l2), intercept)

@@ -1,0 +1,158 @@
+"""solve(): fills in step sizes, runs an engine, watches for divergence, returns a Result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal, overload
+
+from twofold.algorithms import Algorithm
+from twofold.engines import EngineName
+from twofold.engines.memory import Place
+from twofold.errors import InputError, KindError
+from twofold.problem import Problem
+from twofold.result import Result, Results
+from twofold.solver.budget import Budget
+from twofold.solver.options import Callback, Metrics, Options, TheoryWarning
+from twofold.solver.participation import Participation, Who
+from twofold.solver.run import Run
+from twofold.solver.stages import solve_stages
+from twofold.solver.steps import complete, make
+from twofold.theory.constants import Constants
+from twofold.tree import Pytree
+
+__all__ = ["AlgorithmName", "Budget", "Options", "Participation", "TheoryWarning", "complete", "make", "solve"]
+
+AlgorithmName = Literal["lsgd", "acd", "scd", "ascd", "svrcd", "asvrcd", "hybrid", "l2sgd_plus", "pfedme"]
+Start = tuple[Pytree, Pytree] | Result
+
+
+@overload
+def solve(
+    problem: Problem,
+    algorithm: AlgorithmName | str | Algorithm = ...,
+    *,
+    rounds: int | None = ...,
+    iterations: int | None = ...,
+    seconds: float | None = ...,
+    target: float | None = ...,
+    tol: float | None = ...,
+    seed: int = ...,
+    seeds: None = ...,
+    record: Metrics = ...,
+    every: int = ...,
+    engine: EngineName | str = ...,
+    chunk: int | None = ...,
+    state: Place | None = ...,
+    start: Start | None = ...,
+    constants: Constants | None = ...,
+    progress: bool | None = ...,
+    participation: Who | Participation | None = ...,
+    checkpoint: str | Path | None = ...,
+    checkpoint_every: int | None = ...,
+    callbacks: Sequence[Callback] = ...,
+) -> Result: ...
+@overload
+def solve(
+    problem: Problem,
+    algorithm: AlgorithmName | str | Algorithm = ...,
+    *,
+    rounds: int | None = ...,
+    iterations: int | None = ...,
+    seconds: float | None = ...,
+    target: float | None = ...,
+    tol: float | None = ...,
+    seed: int = ...,
+    seeds: Iterable[int] | int,
+    record: Metrics = ...,
+    every: int = ...,
+    engine: EngineName | str = ...,
+    chunk: int | None = ...,
+    state: Place | None = ...,
+    start: Start | None = ...,
+    constants: Constants | None = ...,
+    progress: bool | None = ...,
+    participation: Who | Participation | None = ...,
+    checkpoint: str | Path | None = ...,
+    checkpoint_every: int | None = ...,
+    callbacks: Sequence[Callback] = ...,
+) -> Results: ...
+def solve(
+    problem: Problem,
+    algorithm: AlgorithmName | str | Algorithm = "asvrcd",
+    *,
+    rounds: int | None = None,
+    iterations: int | None = None,
+    seconds: float | None = None,
+    target: float | None = None,
+    tol: float | None = None,
+    seed: int = 0,
+    seeds: Iterable[int] | int | None = None,
+    record: Metrics = ("loss",),
+    every: int = 1,
+    engine: EngineName | str = "simulate",
+    chunk: int | None = None,
+    state: Place | None = None,
+    start: Start | None = None,
+    constants: Constants | None = None,
+    progress: bool | None = None,
+    participation: Who | Participation | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Result | Results:
+    """Minimise the problem by an algorithm: a name with everything from theory, or an instance with fields of your own.
+
+    **When to stop.** On `rounds` of communication, `iterations`, wall `seconds`, a `target` loss, or `tol` ≥ ‖∇F‖²/(2μ) ≥ F − F*,
+    a certified gap (it needs μ > 0), whichever comes first. A problem with nothing to share communicates nothing: there `rounds`
+    counts iterations. Stopping on `target` or `tol` happens at a record. Ctrl-C ends a run with what it has, status "interrupted".
+
+    **What to record.** `record` names metrics ("loss", "gap", "gradient_norm", "bound") or maps names to functions of (w, beta). They
+    are taken at every `every`-th round, at the start and at the end, and handed to each of `callbacks` as they come.
+
+    **Where to begin.** `start` is a pair (w, beta), or a Result to go on from. `seed` decides all coins; `seeds` (some numbers, or
+    how many) runs many at once and gives a `Results`. `constants` replaces the problem's own in the choice of step sizes.
+
+    **How to run.** `engine` is "simulate" (all clients at once; where memory or caches are too small for that they take turns),
+    "streamed" (they take turns: `chunk` of them at a time, those who wait keeping their private state on the `state` "device", "host"
+    or "disk"), "sharded" (over devices and processes) or "messages" (client by client).
+
+    **Who takes part.** `participation` is a number of clients, a probability, one probability per client, or a function of the round;
+    see `Participation`. Those who are absent keep their β and cost nothing; the ledger counts what they download on return.
+
+    **Checkpoints.** With `checkpoint="folder"` the state is written there every `checkpoint_every` rounds (default: every minute), and
+    the same call with the same folder goes on from there, to the same result.
+
+    >>> import numpy as np, twofold as tw
+    >>> rng = np.random.default_rng(0)
+    >>> clients = tw.Clients.from_list([(rng.normal(size=(20, 3)), rng.integers(0, 2, 20)) for _ in range(4)])
+    >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.1), clients)
+    >>> result = tw.solve(problem, "acd", tol=1e-6)
+    >>> result.status, result.beta.shape
+    ('converged', (4, 3))
+    """
+    if not isinstance(problem, Problem):
+        raise KindError(f"solve needs a Problem (tw.Problem(objective, clients)), got {type(problem).__name__}.")
+    all_seeds = _seeds(seed, seeds)
+    options = Options(
+        budget=Budget(rounds, iterations, seconds, target, tol, every),
+        record=record, engine=engine, start=(start.w, start.beta) if isinstance(start, Result) else start,
+        constants=constants, progress=progress, chunk=chunk, state=state, participation=participation,
+        checkpoint=checkpoint, checkpoint_every=checkpoint_every, callbacks=tuple(callbacks),
+    )  # fmt: skip
+    stages = problem.objective.stages()
+    if stages is None:
+        runs = Run(problem, algorithm, options, all_seeds).go()
+    else:
+        runs = [solve_stages(problem, stages, algorithm, options, s) for s in all_seeds]
+    return runs[0] if seeds is None else Results(runs)
+
+
+def _seeds(seed: int, seeds: Iterable[int] | int | None) -> list[int]:
+    """All seeds of a call."""
+    if seeds is None:
+        return [int(seed)]
+    found = [int(s) for s in (range(seeds) if isinstance(seeds, int) else seeds)]
+    if not found:
+        raise InputError("seeds is empty: give at least one seed.")
+    return found

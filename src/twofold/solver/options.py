@@ -1,0 +1,43 @@
+"""What `solve` was asked for, besides the problem, the algorithm and the seeds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from twofold.engines.memory import Place
+from twofold.solver.budget import Budget
+from twofold.solver.participation import Participation, Who
+from twofold.theory.constants import Constants
+from twofold.tree import Pytree
+
+__all__ = ["Callback", "Metrics", "Options", "TheoryWarning"]
+
+Metrics = str | Sequence[str] | Mapping[str, str | Callable[[Pytree, Pytree], Any]]
+"""Names of metrics, or a mapping from names to metrics and to functions of (w, beta)."""
+Callback = Callable[[Mapping[str, float]], None]
+"""Called with each record as it happens: seed, round, iteration, bytes, seconds and the metrics."""
+
+
+class TheoryWarning(UserWarning):
+    """Theory had to assume something that the problem does not guarantee, or foresees trouble."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How a run is to be done."""
+
+    budget: Budget
+    record: Metrics = ("loss",)
+    engine: str = "simulate"
+    start: tuple[Pytree, Pytree] | None = None
+    constants: Constants | None = None
+    progress: bool | None = None
+    chunk: int | None = None
+    state: Place | None = None
+    participation: Who | Participation | None = None
+    checkpoint: str | Path | None = None
+    checkpoint_every: int | None = None
+    callbacks: Sequence[Callback] = ()

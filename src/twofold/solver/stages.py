@@ -1,0 +1,66 @@
+"""Λ = ∞: traditional federated learning, then everyone alone around its solution; one Result for both."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from twofold import metrics as measure
+from twofold.algorithms.base import Algorithm
+from twofold.errors import InputError
+from twofold.objectives.base import Objective, Stages
+from twofold.problem import Problem
+from twofold.result import History, Result
+from twofold.solver.budget import Budget
+from twofold.solver.options import Options
+from twofold.solver.run import Run
+
+__all__ = ["solve_stages"]
+
+SUMS = ("round", "iteration", "bytes", "gradients_w", "gradients_beta", "seconds")
+"""Columns that go on in the second stage from where the first left them."""
+
+
+def solve_stages(problem: Problem, stages: Stages, algorithm: str | Algorithm, options: Options, seed: int) -> Result:
+    """Both stages of one seed's run."""
+    if options.constants is not None:
+        raise InputError("With Lambda=inf each stage has its own constants: solve the stages separately to give them.")
+    w0, beta0 = problem.start if options.start is None else options.start
+
+    def solve_stage(number: int, objective: Objective, **changes: Any) -> Result:
+        part = Problem(objective, problem.clients, feature_dtype=problem.feature_dtype)
+        folder = None if options.checkpoint is None else f"{options.checkpoint}/seed-{seed}-stage-{number}"
+        return Run(part, algorithm, dataclasses.replace(options, checkpoint=folder, **changes), [seed]).go()[0]
+
+    # The first stage has no β: a metric of (w, beta) and a target loss are about the second.
+    shared = {name: metric for name, metric in measure.named(options.record).items() if isinstance(metric, str)}
+    _refuse_target_alone(options.budget)
+    budget = dataclasses.replace(options.budget, target=None)
+    first = solve_stage(1, stages.first, start=(w0, ()), record=shared, budget=budget)
+    second = solve_stage(2, stages.second(first.w), start=((), beta0), participation=None)
+    return _joined(first, second, seed)
+
+
+def _refuse_target_alone(budget: Budget) -> None:
+    others = (budget.rounds, budget.iterations, budget.seconds, budget.tol)
+    if budget.target is not None and all(limit is None for limit in others):
+        raise InputError("With Lambda=inf a target is for the second stage: say also when the first is over (rounds=).")
+
+
+def _joined(first: Result, second: Result, seed: int) -> Result:
+    """One result of both stages, with a column that says which a record belongs to."""
+    records = len(first.history["round"])
+    columns = {}
+    for name, after in second.history.items():
+        before = first.history[name] if name in first.history else np.full(records, np.nan)
+        columns[name] = np.concatenate([before, after + (before[-1] if name in SUMS else 0)])
+    columns["stage"] = np.repeat([1, 2], [records, len(second.history["round"])])
+    ends = ("diverged", "interrupted")
+    worst = next((run for run in (first, second) if run.status in ends), second)
+    return Result(
+        w=first.w, beta=second.beta, history=History(columns), ledger=first.ledger + second.ledger, status=worst.status,
+        message=f"first stage: {first.message}; second stage: {second.message}", algorithm=second.algorithm, seed=seed,
+        seconds=first.seconds + second.seconds, notes=tuple(dict.fromkeys(first.notes + second.notes)),
+    )  # fmt: skip

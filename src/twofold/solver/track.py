@@ -1,0 +1,216 @@
+"""One seed's course: its records, its end, and its last iterate."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from twofold import metrics as measure
+from twofold.engines.base import Point
+from twofold.engines.schedule import Course
+from twofold.result import History, Ledger, Result
+from twofold.solver.steps import complete
+
+if TYPE_CHECKING:
+    from twofold.solver.run import Run
+
+__all__ = ["Track"]
+
+BLOW_UP = 1e4
+"""A loss this many times the initial one (plus one) counts as diverged, although still finite."""
+
+
+class Track:
+    """One seed of a run. Everything that it counts is a function of the iteration, known from the schedule."""
+
+    def __init__(self, run: Run, row: int) -> None:
+        self.run, self.row = run, row
+        self.k = 0
+        self.spent = Course(*(np.float64(0) for _ in Course._fields))  # in the first k iterations
+        self.status: str | None = None
+        self.message = ""
+        self.columns: dict[str, np.ndarray] = {}
+        self.last: Point | None = None
+        self._ends: int | None = None  # how many iterations ahead the budget is spent, as far as seen
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of communication so far."""
+        return int(self.spent.rounds)
+
+    # --- what is to come ----------------------------------------------------------------------------------------------
+
+    def flags(self, course: Course) -> np.ndarray:
+        """Which of the next iterations end in a record, given the totals from now on."""
+        budget, by_rounds = self.run.budget, self.run.by_rounds
+        rounds = course.rounds[self.row, 1:]
+        ks = self.k + 1 + np.arange(len(rounds))
+        ticks = np.diff(course.rounds[self.row]) > 0 if by_rounds else np.ones(len(rounds), bool)
+        count = rounds if by_rounds else ks
+        done = budget.is_over(ks, rounds, by_rounds)
+        self._ends = int(np.argmax(done)) if done.any() else None
+        flags = ticks & (count % budget.every == 0)
+        if self.status is not None:
+            flags[:] = False
+        elif self._ends is not None:
+            flags[self._ends] = True
+            flags[self._ends + 1 :] = False
+        return flags
+
+    def ends_within(self, count: int) -> bool:
+        """Whether this track needs nothing beyond the next `count` iterations."""
+        return self.status is not None or (self._ends is not None and self._ends < count)
+
+    # --- what has come ------------------------------------------------------------------------------------------------
+
+    def extend(
+        self,
+        ks: np.ndarray,
+        course: Course,
+        values: dict[str, np.ndarray],
+        sizes: np.ndarray,
+        seconds: np.ndarray,
+        fetch: Callable[[int], Point],
+    ) -> None:
+        """Records after ks[0], ks[1], … iterations, up to the first that ends this track; `fetch(i)` gets an iterate."""
+        run = self.run
+        self._derive(values)
+        rows = {
+            "round": course.rounds.astype(np.int64),
+            "iteration": ks,
+            "bytes": 2 * course.floats * jnp.result_type(float).itemsize,
+            "gradients_w": course.gradients_w,
+            "gradients_beta": course.gradients_beta,
+            "seconds": seconds,
+            **values,
+            **{name: values[metric] for name, metric in run.aliases.items()},
+        }
+        broken = self._broken(values, sizes)
+        over = (ks > 0) & run.budget.is_over(ks, course.rounds, run.by_rounds)
+        if run.budget.seconds is not None:
+            over |= seconds >= run.budget.seconds
+        done = self._done(values, len(ks))
+        ends = np.flatnonzero(broken | over | done)
+        stop = int(ends[0]) if len(ends) else len(ks) - 1
+        good = stop + (not broken[stop])
+        for name, column in rows.items():
+            new = np.asarray(column)[:good]
+            self.columns[name] = np.concatenate([self.columns[name], new]) if name in self.columns else new
+        if good:
+            self.last = fetch(good - 1)
+        if len(ends):
+            self.k, self.spent = int(ks[stop]), course.at(stop)
+            self._end(bool(broken[stop]), bool(done[stop]), {name: float(v[stop]) for name, v in values.items()})
+
+    def _derive(self, values: dict[str, np.ndarray]) -> None:
+        """Metrics that come from another one and a number."""
+        run = self.run
+        if run.wants_gap:
+            values["gap"] = values["loss"] - run.best
+        if run.wants_bound:
+            with np.errstate(over="ignore"):  # a diverging float32 run may overflow here, and is told so below
+                values["bound"] = values["gradient_norm"] ** 2 / (2 * run.mu)
+
+    def _broken(self, values: dict[str, np.ndarray], sizes: np.ndarray) -> np.ndarray:
+        """Where the run has diverged."""
+        broken = ~np.isfinite(sizes)
+        for name in values.keys() & measure.BUILT_IN.keys():
+            broken |= ~np.isfinite(values[name])
+        if "loss" in values:
+            first = self.columns["loss"][0] if self.columns else values["loss"][0]
+            broken |= values["loss"] > BLOW_UP * (1 + abs(first))
+        return broken
+
+    def _done(self, values: dict[str, np.ndarray], count: int) -> np.ndarray:
+        """Where the tolerance or the target is reached."""
+        budget = self.run.budget
+        done = np.zeros(count, bool)
+        if budget.tol is not None:
+            done |= values["bound"] <= budget.tol
+        if budget.target is not None:
+            done |= values["loss"] <= budget.target
+        return done
+
+    def _end(self, broken: bool, done: bool, values: dict[str, float]) -> None:
+        if broken:
+            self.status, self.message = "diverged", self._cause(values)
+        elif done:
+            self.status, self.message = "converged", self._reached(values)
+        else:
+            self.status, self.message = "budget", f"stopped after {self.rounds:,} rounds and {self.k:,} iterations"
+
+    def interrupt(self) -> None:
+        """End here, because the user says so."""
+        if self.status is None:
+            self.status = "interrupted"
+            self.message = f"interrupted after {self.rounds:,} rounds and {self.k:,} iterations"
+
+    # --- words --------------------------------------------------------------------------------------------------------
+
+    def _reached(self, values: dict[str, float]) -> str:
+        budget = self.run.budget
+        if budget.tol is not None and values["bound"] <= budget.tol:
+            return f"‖∇F‖²/(2μ) = {values['bound']:.3g} ≤ tol = {budget.tol:g}"
+        return f"loss {values['loss']:.6g} ≤ target {budget.target:g}"
+
+    def _cause(self, values: dict[str, float]) -> str:
+        before = max((int(k) for k in self.columns["iteration"]), default=0)
+        what = ", ".join(f"{n} = {v:.3g}" for n, v in values.items() if n in measure.BUILT_IN) or "iterate not finite"
+        text = f"{self.run.algorithm.name} diverged between iterations {before:,} and {self.k:,} ({what})"
+        given, constants = self.run.given, self.run.options.constants
+        eta = getattr(given, "eta", None)
+        if callable(eta):
+            return text + ": the schedule's steps are too large, most likely."
+        if eta is not None:
+            return text + self._blame_step(given, float(eta))
+        known = self.run.problem.constants() if constants is None else constants
+        weak = sorted(name for name, how in known.how.items() if how != "certified")
+        if weak:
+            return (
+                text
+                + f": the step came from constants that are not certified ({', '.join(weak)}), most likely too small."
+            )
+        return text + ": the step sizes are theory's, so look at the data's scale and the dtype."
+
+    def _blame_step(self, given: Any, eta: float) -> str:
+        """What to say of a step size that the user gave."""
+        try:
+            theory = complete(self.run.problem, dataclasses.replace(given, eta=None), self.run.options.constants)[0]
+        except ValueError:
+            return f": eta = {eta:g} is too large, most likely."
+        best = float(theory.eta)  # type: ignore[attr-defined]
+        return f": your eta = {eta:g} is {eta / best:.3g} times theory's {best:.3g}."
+
+    # --- the result ---------------------------------------------------------------------------------------------------
+
+    def result(self, seconds: float) -> Result:
+        """This seed's Result."""
+        run, problem = self.run, self.run.problem
+        assert self.last is not None
+        w, parts = problem.variables.outward(*self.last)
+        return Result(
+            w=jax.tree.map(np.asarray, w),
+            beta=jax.tree.map(np.asarray, problem.join(jax.tree.map(np.asarray, parts))),
+            history=History(self.columns),
+            ledger=self._ledger(),
+            status=self.status or "budget",  # type: ignore[arg-type]
+            seconds=seconds,
+            message=self.message,
+            algorithm=run.algorithm,
+            seed=run.seeds[self.row],
+            notes=run.notes,
+        )
+
+    def _ledger(self) -> Ledger:
+        run, size = self.run, jnp.result_type(float).itemsize
+        up, down = run.traffic(self)
+        of_w, of_beta = run.evaluated(self)
+        return Ledger(
+            rounds=self.rounds, iterations=self.k, floats_up=up, floats_down=down, bytes_up=up * size,
+            bytes_down=down * size, gradients_w=of_w, gradients_beta=of_beta,
+        )  # fmt: skip
