@@ -126,7 +126,15 @@ def footprint(algorithm: Algorithm, problem: Problem) -> Footprint:
     """The shapes of an algorithm's states and message on this problem; refuses an algorithm that breaks the contract."""
     check(algorithm)
     program = problem.program(problem.abstract_member)  # type: ignore[arg-type]
-    return _footprint.eval_shape(algorithm, program, *problem.abstract_start)
+    try:
+        return _footprint.eval_shape(algorithm, program, *problem.abstract_start)
+    except ContractError as broken:  # anew, without what JAX adds about its own frames
+        raise ContractError(*broken.args) from None
+    except jax.errors.ConcretizationTypeError as error:
+        raise ContractError(
+            f"{type(algorithm).__name__}: its functions must be ones that JAX can trace; use jnp.where or control.branch in place "
+            f"of if. {str(error).splitlines()[0]}"
+        ) from None
 
 
 @partial(jax.jit)

@@ -14,7 +14,7 @@ import numpy as np
 
 from twofold import engines, tree
 from twofold import metrics as measure
-from twofold.algorithms.base import Algorithm
+from twofold.algorithms.base import Algorithm, check
 from twofold.engines.base import Engine, Point, Snapshots
 from twofold.engines.loop import CAPACITY
 from twofold.engines.schedule import Course, Schedule, footprint
@@ -59,6 +59,7 @@ class Run:
     def __init__(self, problem: Problem, algorithm: str | Algorithm, options: Options, seeds: list[int]) -> None:
         self.problem, self.options, self.seeds, self.budget = problem, options, seeds, options.budget
         self.given = make(algorithm)
+        check(self.given)
         self.algorithm, note = complete(problem, self.given, options.constants)
         self.notes = () if note is None else (note,)
         for note in self.notes:
@@ -393,7 +394,7 @@ class Keeper:
                 for t in tracks
             ],
         }
-        return Saved((engine.state(), [(t.columns, t.last) for t in tracks]), plain)
+        return Saved((engine.state(), [(list(t.columns.values()), t.last) for t in tracks]), plain)
 
     def restore(self, tracks: list[Track], engine: Engine) -> int:
         """Put everything back to where the newest checkpoint was taken; the iteration at which to go on."""
@@ -405,7 +406,7 @@ class Keeper:
         engine.restore(state)
         longer = saved.plain["budget"] != dataclasses.asdict(self._run.budget)
         for track, (columns, last), plain in zip(tracks, recorded, saved.plain["tracks"], strict=True):
-            track.columns, track.last = columns, Point(*last)
+            track.columns, track.last = dict(zip(track.columns, columns, strict=True)), Point(*last)
             track.k, track.spent, track.message = plain["k"], Course(*plain["spent"]), plain["message"]
             track.status = plain["status"]
             if track.status == "budget" and longer:

@@ -1,0 +1,228 @@
+"""A run that was killed goes on to the same trajectory, ledger and history, bit for bit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+import plain
+import twofold as tw
+from twofold.errors import CheckpointError
+from twofold.solver import checkpoint, run
+
+
+def problem(lam: float = 0.5) -> tw.Problem:
+    return tw.Problem(
+        tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=lam),
+        plain.clients("logistic", (5, 9, 7)),
+        buckets=[[0, 2], [1]],
+    )
+
+
+def assert_same(one: tw.Result, other: tw.Result) -> None:
+    assert_array_equal(one.w, other.w)
+    assert_array_equal(one.beta, other.beta)
+    assert one.ledger.as_dict() == other.ledger.as_dict()
+    assert (one.status, one.message) == (other.status, other.message)
+    assert list(one.history) == list(other.history)
+    for name in one.history:
+        if name != "seconds":
+            assert_array_equal(one.history[name], other.history[name], err_msg=name)
+
+
+class Killed(Exception):  # noqa: N818
+    pass
+
+
+@pytest.fixture
+def killer(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let a run die right after its n-th checkpoint."""
+    write = checkpoint.Checkpoints.write
+
+    def after(n: int) -> None:
+        left = [n]
+
+        def dying(self: Any, k: int, saved: Any) -> None:
+            write(self, k, saved)
+            left[0] -= 1
+            if not left[0]:
+                raise Killed
+
+        monkeypatch.setattr(checkpoint.Checkpoints, "write", dying)
+
+    return after
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("asvrcd", {}),
+        ("asvrcd", {"chunk": 2}),
+        ("l2sgd_plus", {"engine": "messages"}),
+        ("lsgd", {"participation": 2, "every": 7}),
+        ("acd", {"seeds": [1, 2], "tol": 1e-7}),
+    ],
+)
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_killed_run_goes_on(
+    method: str, options: dict[str, Any], times: int, tmp_path: Path, killer: Any, monkeypatch: Any
+):
+    options = {"rounds": 23, "record": ["loss", "gradient_norm"], **options}
+    expected = tw.solve(problem(), method, **options)
+    with monkeypatch.context():
+        killer(times)
+        with pytest.raises(Killed):
+            tw.solve(problem(), method, checkpoint=tmp_path, checkpoint_every=5, **options)
+    monkeypatch.undo()
+    assert len(list(tmp_path.glob("checkpoint-*"))) == min(times, 2)
+    found = tw.solve(problem(), method, checkpoint=tmp_path, checkpoint_every=5, **options)
+    for one, other in zip(*(r if isinstance(r, tw.Results) else [r] for r in (found, expected)), strict=True):
+        assert_same(one, other)
+    again = tw.solve(problem(), method, checkpoint=tmp_path, checkpoint_every=5, **options)  # it is over, and stays so
+    assert_same(
+        again[0] if isinstance(again, tw.Results) else again, found[0] if isinstance(found, tw.Results) else found
+    )
+
+
+def test_a_larger_budget_goes_on_from_the_end(tmp_path: Path):
+    expected = tw.solve(problem(), "acd", rounds=20, every=4)
+    tw.solve(problem(), "acd", rounds=10, every=4, checkpoint=tmp_path)
+    assert_same(tw.solve(problem(), "acd", rounds=20, every=4, checkpoint=tmp_path), expected)
+
+
+def test_both_stages_have_checkpoints(tmp_path: Path):
+    whole = tw.Problem(
+        tw.objectives.multitask(tw.losses.logistic(l2=0.1), 0.5, np.inf), plain.clients("logistic", (5, 9))
+    )
+    expected = tw.solve(whole, "acd", rounds=6)
+    for _ in range(2):
+        assert_same(tw.solve(whole, "acd", rounds=6, checkpoint=tmp_path), expected)
+    assert {folder.name for folder in tmp_path.iterdir()} == {"seed-0-stage-1", "seed-0-stage-2"}
+
+
+@pytest.mark.parametrize(
+    ("what", "change"),
+    [
+        ("problem", lambda: tw.solve(problem(lam=0.6), tw.algorithms.ACD(p_w=0.3), rounds=3, checkpoint=FOLDER[0])),
+        ("algorithm", lambda: tw.solve(problem(), tw.algorithms.ACD(p_w=0.4), rounds=3, checkpoint=FOLDER[0])),
+        ("seeds", lambda: tw.solve(problem(), tw.algorithms.ACD(p_w=0.3), rounds=3, seed=1, checkpoint=FOLDER[0])),
+        ("recording", lambda: tw.solve(problem(), tw.algorithms.ACD(p_w=0.3), rounds=3, every=2, checkpoint=FOLDER[0])),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_refused(what: str, change: Any, tmp_path: Path):
+    FOLDER[0] = tmp_path
+    tw.solve(problem(), tw.algorithms.ACD(p_w=0.3), rounds=3, checkpoint=tmp_path)
+    with pytest.raises(
+        CheckpointError, match=rf"belongs to another run: its {what} is .*Name another folder, or delete"
+    ):
+        change()
+
+
+FOLDER: list[Path] = [Path()]
+
+
+def test_other_data_are_refused(tmp_path: Path):
+    tw.solve(problem(), "lsgd", rounds=3, checkpoint=tmp_path)
+    other = tw.Problem(problem().objective, problem().clients.map(lambda x, y: (x + 1e-9, y)))
+    with pytest.raises(CheckpointError, match="its data is"):
+        tw.solve(other, tw.algorithms.LSGD(eta=0.1), rounds=3, checkpoint=tmp_path)
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path):
+    expected = tw.solve(problem(), "acd", rounds=12)
+    tw.solve(problem(), "acd", rounds=12, checkpoint=tmp_path, checkpoint_every=4)
+    files = sorted(tmp_path.glob("checkpoint-*"))
+    files[-1].write_bytes(files[-1].read_bytes()[:100])
+    assert_same(tw.solve(problem(), "acd", rounds=12, checkpoint=tmp_path, checkpoint_every=4), expected)
+    for file in tmp_path.glob("checkpoint-*"):
+        file.write_bytes(b"")
+    with pytest.raises(CheckpointError, match="can be read: delete the folder, or name another one"):
+        tw.solve(problem(), "acd", rounds=12, checkpoint=tmp_path)
+
+
+def test_bad_folders_and_numbers(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="is a file: name a folder"):
+        tw.solve(problem(), "acd", rounds=3, checkpoint=tmp_path / "file")
+    with pytest.raises(ValueError, match="checkpoint_every is a number of rounds ≥ 1, got 0"):
+        tw.solve(problem(), "acd", rounds=3, checkpoint=tmp_path, checkpoint_every=0)
+
+
+def test_a_fingerprint_is_the_same_in_every_process():
+    code = "import twofold as tw, numpy as np; from twofold.solver.checkpoint import fingerprint; " \
+        "print(fingerprint(tw.objectives.mixture(tw.losses.logistic(l2=0.1), 0.5), np.arange(3.0), {'a': len}))"  # fmt: skip
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    mixture = tw.objectives.mixture(tw.losses.logistic(l2=0.1), 0.5)
+    assert found == checkpoint.fingerprint(mixture, np.arange(3.0), {"a": len})
+    assert found != checkpoint.fingerprint(mixture, np.arange(3.0) + 1, {"a": len})
+
+
+# --- Ctrl-C --------------------------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_gives_the_result_so_far(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(run, "STRETCH_SECONDS", 1e-3)
+    expected = tw.solve(problem(), "acd", rounds=3000, every=10)
+
+    def press(record: Any) -> None:
+        if record["round"] == 100:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    found = tw.solve(problem(), "acd", rounds=3000, every=10, callbacks=[press], checkpoint=tmp_path)
+    assert found.status == "interrupted"
+    assert 100 <= found.ledger.rounds < 3000
+    assert (
+        found.message == f"interrupted after {found.ledger.rounds:,} rounds and {found.ledger.iterations:,} iterations"
+    )
+    assert_array_equal(found.history["loss"][:10], expected.history["loss"][:10])
+    assert_same(tw.solve(problem(), "acd", rounds=3000, every=10, checkpoint=tmp_path), expected)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+# --- SIGKILL -------------------------------------------------------------------------------------------------------------
+
+KILLED = """
+import sys, time, numpy as np, jax
+jax.config.update("jax_enable_x64", True)
+import twofold as tw
+rng = np.random.default_rng(0)
+clients = tw.Clients.from_list([(rng.normal(size=(n, 3)), rng.integers(0, 2, n)) for n in (5, 9, 7)])
+problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5), clients)
+slow = [lambda record: time.sleep(0.004)] if sys.argv[2] == "slow" else []
+print("begins", flush=True)
+found = tw.solve(problem, "acd", rounds=300, checkpoint=sys.argv[1], checkpoint_every=10, callbacks=slow, **eval(sys.argv[3]))
+found.save(sys.argv[1] + "-result")
+"""
+
+
+@pytest.mark.parametrize("options", ["{}", "{'chunk': 1}"])
+def test_sigkill_at_any_moment_loses_nothing(options: str, tmp_path: Path):
+    def start(folder: str, pace: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", KILLED, str(tmp_path / folder), pace, options], stdout=subprocess.PIPE, text=True
+        )
+
+    assert start("whole", "fast").wait() == 0
+    for moment in (0.0, 0.35, 0.6):  # after the first checkpoint
+        killed = start("killed", "slow")
+        deadline = time.monotonic() + 60
+        while not list((tmp_path / "killed").glob("checkpoint-*")) and killed.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(moment)
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+    assert start("killed", "fast").wait() == 0
+    expected, found = (tw.Result.load(tmp_path / f"{name}-result") for name in ("whole", "killed"))
+    expected_algorithm, found_algorithm = expected.algorithm, found.algorithm
+    assert expected_algorithm == found_algorithm
+    assert_same(found, expected)
