@@ -17,7 +17,7 @@ import twofold
 
 PYPROJECT = str(Path(__file__).parents[1] / "pyproject.toml")
 HEAVY = {"matplotlib", "sklearn", "plotly", "pyarrow", "pandas", "flwr", "typer", "rich"}
-ABOVE = {"twofold.cli", "twofold.experiments", "twofold.report"}
+ABOVE = {"twofold.cli", "twofold.paper", "twofold.paper.report"}
 
 
 def loaded_by(fresh_python: Callable[..., str], code: str) -> set[str]:
