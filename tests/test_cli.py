@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 from pyarrow import parquet
+from report.made_up import make_up
 from typer.testing import CliRunner
 
 import twofold as tw
 from problems import CONFIG
-from report.made_up import make_up
 from twofold.cli import EXAMPLE, Kind, app
 
 

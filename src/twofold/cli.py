@@ -356,7 +356,7 @@ def _save(settings: Config, runs: Sequence[Result], graded: Evaluation | None) -
     if "csv" in settings.tables["output"].history:
         rows(folder / "history.csv", list(columns), zip(*(c.tolist() for c in columns.values()), strict=True))
     if "parquet" in settings.tables["output"].history:
-        require("pyarrow", "output.history = [\"parquet\"]", "paper")
+        require("pyarrow", 'output.history = ["parquet"]', "paper")
         import pyarrow
         from pyarrow import parquet
 
@@ -684,8 +684,7 @@ def report(
 
 
 def _report(folder: Path, markdown: Path | None) -> None:
-    from twofold.paper import judge
-    from twofold.paper.report import write, write_markdown
+    from twofold.paper import judge, write, write_markdown
 
     typer.echo(write(folder))
     if markdown is not None:

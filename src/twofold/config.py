@@ -778,7 +778,7 @@ def _rows(config: Config) -> tuple[Any, Any, str]:
     """Data in which nobody owns the rows yet."""
     kind, data = config.kinds["data"], config.tables["data"]
     if kind == "digits":
-        x, y = require("sklearn.datasets", "data.kind = \"digits\"", "sklearn").load_digits(return_X_y=True)
+        x, y = require("sklearn.datasets", 'data.kind = "digits"', "sklearn").load_digits(return_X_y=True)
         return x / 16, y, "scikit-learn's digits."
     if kind in IMAGE_SETS:
         found = images.load(kind, data.folder, data.parts)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from twofold.evaluate import Comparison
+from twofold.extras import require
 
 # Okabe and Ito's palette: told apart with any colour blindness; the order puts the most different ones first.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -45,7 +46,8 @@ def clients(
     `notes` adds a few words below a name (the hyper-parameter that was chosen); the rows of `baselines` are drawn in
     another colour. The ending of `path` chooses the format (png, pdf, svg).
     """
-    import matplotlib  # slow, and only for those who draw
+    require("matplotlib", "A plot", "paper")
+    import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 

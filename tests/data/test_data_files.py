@@ -369,9 +369,7 @@ def members() -> list[DataFile]:
 
 def test_only_the_members_asked_for_are_unpacked(named: Path, tmp_path: Path) -> None:
     archive = tar_of({**MEMBERS, "set/readme.html": b"no", "../evil": b"no", "/tmp/evil": b"no"})
-    paths = fetch_members(
-        data_file(content=archive, name="all.tar.gz"), members(), downloader=serving(archive)
-    )
+    paths = fetch_members(data_file(content=archive, name="all.tar.gz"), members(), downloader=serving(archive))
     assert [path.read_bytes() for path in paths] == list(MEMBERS.values())
     assert everything_below(tmp_path) == {"cache/set/a.bin", "cache/set/b.bin"}
 
@@ -441,4 +439,6 @@ def test_importing_the_package_needs_numpy_alone() -> None:
                 top = name.split(".")[0]
                 assert top != "jax", path
                 assert top not in heavy - allowed or node.col_offset > 0, f"{path.name} imports {name} at its top"
-                assert top != "twofold" or name.startswith(("twofold.data", "twofold.e")), f"{path.name} reaches out to {name}"
+                assert top != "twofold" or name.startswith(("twofold.data", "twofold.e")), (
+                    f"{path.name} reaches out to {name}"
+                )

@@ -9,22 +9,22 @@ from typing import Any
 
 import pytest
 
-from twofold.paper import ews, images, judge, mx2, published, pw, relaxation, slips
+from twofold.paper import judge, published
 from twofold.paper.base import PUBLISHED, THEORY, VARIANTS
+from twofold.paper.book import Book, Check
 from twofold.paper.judge import (
     FAILS,
     HOLDS,
     IN_PART,
     MISSING,
     TOO_LITTLE,
-    Book,
-    Check,
     Verdict,
     compare,
     decide,
     table,
     verdict_of,
 )
+from twofold.paper.studies import ews, images, mx2, pw, relaxation, slips
 
 
 def series(end: float, *, early: float | None = None, start: float = 1.0, metric: str = "loss", **labels: Any) -> dict:

@@ -12,8 +12,9 @@ import pytest
 import twofold as tw
 from twofold import randomness
 from twofold.data import synthetic
-from twofold.paper import ews, faults, images, load, mx2, problems, reparam
+from twofold.paper import faults, load, problems
 from twofold.paper.base import PUBLISHED, THEORY
+from twofold.paper.studies import ews, images, mx2, reparam
 from twofold.theory import stepsizes
 from twofold.theory.constants import LossConstants
 
@@ -60,10 +61,10 @@ def test_the_papers_p_w_come_out_on_images():
     for objective, p_w in expected.items():
         chosen = dict(images.parameters(objective, 2))
         chosen.pop("name")
-        c = problems._published(objective, chosen, LossConstants(0.01, 1.0, 1.0), 20, 20**-0.5)
+        c = problems.assumed_constants(objective, chosen, LossConstants(0.01, 1.0, 1.0), 20, 20**-0.5)
         assert stepsizes.w_probability(c) == pytest.approx(p_w, abs=0.006)
         assert c.mu == pytest.approx(0.01 / 60)
-        unscaled = problems._published(objective, chosen, LossConstants(0.01, 1.0, 1.0), 20, 1.0)
+        unscaled = problems.assumed_constants(objective, chosen, LossConstants(0.01, 1.0, 1.0), 20, 1.0)
         assert unscaled.calL_w == pytest.approx(20 * c.calL_w)
         assert (unscaled.calL_beta, unscaled.mu) == pytest.approx((c.calL_beta, c.mu))
 
@@ -86,8 +87,8 @@ def test_images_are_measured_both_ways(data_folder: Path):
         record=setup.measures,
         constants=setup.published,
     )
-    assert setup.measures == problems.EXAMS
-    x, y = (np.asarray(part) for part in setup.problem.objective.test)
+    assert set(setup.measures) == {"accuracy", "accuracy_personal"}
+    x, y = (np.asarray(part) for part in setup.measures["accuracy"].args[1:])
     assert x.shape == (4, 30, 784)
 
     def right(weight: np.ndarray, bias: np.ndarray) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from twofold.paper import available, base, load, reproduce, runner, without_times
+from twofold.paper import available, base, cells, load, numbers, reproduce, runner, without_times
 from twofold.paper.base import PUBLISHED, THEORY, Cell, Experiment, Figure
 from twofold.paper.studies.slips import AS_RUN
 
@@ -143,7 +143,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
 ):
     known(tiny(alone=True))  # one at a time, so that it is known how many were finished
     ran: list[Any] = []
-    really = runner.run
+    really = cells.run
 
     def run(cell: Cell, stop_at: int | None = 2) -> Any:
         if len(ran) == stop_at:
@@ -151,12 +151,12 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
         ran.append(runner.key(cell))
         return really(cell)
 
-    monkeypatch.setattr(runner, "run", run)
+    monkeypatch.setattr(cells, "run", run)
     with pytest.raises(Interrupted):
         reproduce("tiny", tmp_path)
     assert not (tmp_path / "tiny.json").exists()
     assert len(list((tmp_path / ".cells").glob("*.parquet"))) == 2
-    monkeypatch.setattr(runner, "run", lambda cell: run(cell, None))
+    monkeypatch.setattr(cells, "run", lambda cell: run(cell, None))
     reproduce("tiny", tmp_path)
     assert len(ran) == 4
     assert len(set(ran)) == 4
@@ -172,7 +172,7 @@ def test_an_interruption_among_several_at_a_time_keeps_what_is_done(
 ):
     known(tiny())
     ran: list[Any] = []
-    lock, really = threading.Lock(), runner.run
+    lock, really = threading.Lock(), cells.run
 
     def run(cell: Cell) -> Any:
         with lock:
@@ -181,7 +181,7 @@ def test_an_interruption_among_several_at_a_time_keeps_what_is_done(
                 raise Interrupted
         return really(cell)
 
-    monkeypatch.setattr(runner, "run", run)
+    monkeypatch.setattr(cells, "run", run)
     with pytest.raises(Interrupted):
         reproduce("tiny", tmp_path)
     done = len(list((tmp_path / ".cells").glob("*.parquet")))
@@ -224,12 +224,12 @@ def test_a_run_that_diverges_is_told_and_leaves_no_number(tmp_path: Path, known:
 
 def test_thinning_keeps_the_ends_and_the_beginning():
     for count in (1, 2, 199, 200, 201, 1001, 50_000):
-        kept = runner.thin(count)
+        kept = numbers.thin(count)
         assert len(kept) <= 200
         assert kept[0] == 0
         assert kept[-1] == count - 1
         assert np.all(np.diff(kept) > 0)
-    assert set(range(1, 8)) <= set(runner.thin(1001).tolist())
+    assert set(range(1, 8)) <= set(numbers.thin(1001).tolist())
 
 
 def test_unknown_names_get_a_sentence(tmp_path: Path):

@@ -128,9 +128,10 @@ def _download(file: DataFile, target: Path, folder: Folder, downloader: Download
     pooch = require("pooch", f"Downloading {file.name}", "paper")
     from requests import RequestException  # comes with pooch
 
+    received = _Received(file)
     try:
         target.mkdir(parents=True, exist_ok=True)
-        with _quiet(pooch.get_logger()), _Received(file) as received:
+        with _quiet(pooch.get_logger()), received:
             get = downloader or pooch.HTTPDownloader(
                 progressbar=received,
                 chunk_size=_CHUNK,
@@ -170,9 +171,8 @@ class _Received:
         self._file, self._bytes, self.total = file, 0, 0
         self._responses: list[Any] = []
 
-    def __enter__(self) -> _Received:
+    def __enter__(self) -> None:
         self._bar.start()
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()

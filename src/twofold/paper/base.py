@@ -1,4 +1,4 @@
-"""An experiment is data: cells to run, facts for the reader, figures to draw. Nothing here runs anything."""
+"""What an experiment is: cells to run, facts for the reader, figures to draw. All of it is data; nothing here runs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, Literal
 PUBLISHED = "as published"
 THEORY = "by theory"
 VARIANTS = (PUBLISHED, THEORY)
-"""The settings of the published runs (shared/paper/notes.md), and everything from the problem's certified constants."""
+"""Two kinds of settings: those of the published runs, and everything from the problem's certified constants."""
 
 LABELS = ("method", "variant", "objective", "dataset", "level")
-"""What tells one series of an experiment from another, besides its metric."""
+"""The fields that, with its metric, identify a series of an experiment."""
 
 Plain = Mapping[str, Any]
 """A mapping of plain JSON values."""
@@ -24,9 +24,9 @@ Plain = Mapping[str, Any]
 class Cell:
     """One call of `solve`: a method on a problem, from several seeds.
 
-    `problem` is what `problems.setup` builds from; `fields` are the algorithm's hyper-parameters that are set by hand, where
-    "asvrcd.eta" stands for what ASVRCD would have there. All others come from the constants: those of the published runs if
-    `published`, else the problem's own.
+    `problem` is what `problems.setup` builds the problem from. `fields` are the algorithm's hyper-parameters that are set
+    by hand; the value "asvrcd.eta" stands for the η that theory gives ASVRCD on this problem. All others follow from the
+    constants: those of the published runs where `published` is true, else the problem's own.
     """
 
     method: str
@@ -40,15 +40,15 @@ class Cell:
     rounds: int = 1000
     every: int = 1
     seeds: tuple[int, ...] = (0,)
-    reach: float | None = None  # stop when the gap is this small, relative to the start
+    reach: float | None = None  # stop when the gap has fallen to this fraction of the first
     wide: bool = True  # float64; False for float32
-    optimum: bool = False  # whether the problem has a minimiser that is to be found
+    optimum: bool = False  # whether to find the problem's minimum too
     warm_up: int = 0  # rounds run beforehand, so that compilation is not timed
-    faulty: bool = False  # with the slip of its published run, where `faults` has one for the method
+    faulty: bool = False  # run the method with the mistake of its published run, where `faults` has one
 
     @property
     def algorithm(self) -> str:
-        """The method's name in the registry: what stands before a remark in parentheses."""
+        """The method's name in the registry, without a remark in parentheses."""
         return self.method.split(" (")[0]
 
     @property
@@ -58,23 +58,23 @@ class Cell:
 
     @property
     def labels(self) -> dict[str, Any]:
-        """Where its series belong."""
+        """The labels of its series."""
         return {name: getattr(self, name) for name in LABELS}
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """All fields as plain JSON values."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return json.loads(json.dumps(values, default=list))
 
     def where(self) -> str:
-        """Its labels in a few words, for a progress bar."""
+        """The labels in a few words, for a progress bar."""
         return " ".join(str(value) for name, value in self.labels.items() if name != "variant" and value is not None)
 
 
 def grid(
     methods: Mapping[str, Plain], levels: Iterable[Any], problem: Callable[[Any, str], Plain], **common: Any
 ) -> tuple[Cell, ...]:
-    """Every method, with the fields it is given, at every level; `problem(level, method)` says what is solved there."""
+    """One cell for every method (with its fields) at every level; `problem(level, method)` is what is solved there."""
     return tuple(
         Cell(method=method, problem=problem(level, method), level=level, fields=fields, **common)
         for level in levels
@@ -83,7 +83,11 @@ def grid(
 
 
 def by_default(methods: Iterable[str]) -> dict[str, Plain]:
-    """The methods with nothing set by hand."""
+    """The methods with nothing set by hand.
+
+    >>> by_default(["ascd", "asvrcd"])
+    {'ascd': {}, 'asvrcd': {}}
+    """
     return {method: {} for method in methods}
 
 
@@ -91,8 +95,8 @@ def by_default(methods: Iterable[str]) -> dict[str, Plain]:
 class Figure:
     """A grid of panels: one row per value of `rows`, one column per value of `columns`, one line per value of `lines`.
 
-    `metrics` are the rows if `rows` is "metric" (a metric "gap" is the loss less the optimum), otherwise the one metric that
-    is shown; `where` fixes the other labels. Series that an experiment does not have leave their panel out.
+    With `rows` = "metric" there is one row for each of `metrics` (the metric "gap" is the loss minus the optimum); otherwise
+    `metrics` holds the one metric that is shown. `where` fixes the other labels. A panel without any series is left out.
     """
 
     name: str
@@ -120,23 +124,21 @@ def by_variant(name: str, metrics: tuple[str, ...], title: str, column_title: st
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything that `reproduce` needs to know of one experiment."""
+    """Everything that `reproduce` needs to know about one experiment."""
 
     name: str
     title: str
     cells: tuple[Cell, ...]
     figures: tuple[Figure, ...]
-    facts: Plain = field(default_factory=dict)  # what the reader should know of the settings
-    alone: bool = False  # one cell at a time, because it is timed
-    summary: Callable[[dict[str, Any]], dict[str, Any]] | None = (
-        None  # entries of the document that follow from the others
-    )
+    facts: Plain = field(default_factory=dict)  # what a reader should know about the settings
+    alone: bool = False  # run one cell at a time, because they are timed
+    summary: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # document → further entries computed from it
 
     def quick(self) -> Experiment:
-        """The same at a size that runs in seconds: the first data set, the ends of the levels, little of everything."""
+        """A version that runs in seconds: the first data set, the lowest and highest level, few clients, rows and rounds."""
         first = self.cells[0].dataset
         levels = [c.level for c in self.cells if isinstance(c.level, (int, float)) and c.dataset == first]
-        # Images take longest, most of it for compilation and for the optimum: one level is enough to see them run.
+        # Images (float32) take longest, mostly to compile and to find the optimum: one level shows that they run.
         ends = {min(levels, default=0), max(levels, default=0)} if self.cells[0].wide else {min(levels, default=0)}
         kept = [
             c for c in self.cells if c.dataset == first and (not isinstance(c.level, (int, float)) or c.level in ends)
@@ -144,12 +146,12 @@ class Experiment:
         return replace(self, cells=tuple(_shrink(cell) for cell in kept), alone=False)
 
     def with_seeds(self, seeds: Sequence[int]) -> Experiment:
-        """The same with other seeds."""
+        """The same experiment with other seeds."""
         return replace(self, cells=tuple(replace(cell, seeds=tuple(seeds)) for cell in self.cells))
 
 
 SMALL = {"clients": 4, "rows": 60, "train": 20, "test": 20, "parts": ["test"], "schools": 6}
-"""What `quick` makes of the entries of a problem that say how large it is."""
+"""The values that `quick` gives to the entries of a problem that determine its size."""
 
 
 def _shrink(cell: Cell) -> Cell:
@@ -166,6 +168,10 @@ def _shrink(cell: Cell) -> Cell:
 
 
 def digest(*parts: Any) -> str:
-    """A short name for plain values: the same for the same values, and for no others."""
+    """A short hexadecimal name of plain values: equal values have the same one.
+
+    >>> digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1}) != digest({"a": 1})
+    True
+    """
     text = json.dumps(parts, sort_keys=True, default=list, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:20]

@@ -1,28 +1,31 @@
-"""What the published image runs did wrong, to be put back on purpose: nothing here is for use, all of it is to show why.
+"""Three mistakes of the published image runs, repeated on purpose to show what they did. Not for any other use.
 
-Three slips. ASVRCD took its full gradient from 0.02 times the mean loss (the factor is on the published axis too). LSGD divided
-its step on w by M once more, which is the right method on w/s with s = 1/M: `rescale=1/M`. And each device drew its labels with
-replacement and took the first images of the file that have them, so that devices share images.
+1. ASVRCD computed its full gradient from 0.02 times the mean loss (the published loss axis has that factor too).
+2. LSGD divided its step on w by M once more. That is the correct method on w/s with s = 1/M: `rescale=1/M`.
+3. Each device drew its labels with replacement and took the first images of the file that have them, so that devices
+   share images.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 
-from twofold import tree
-from twofold.algorithms.asvrcd import ASVRCD, Plan, Triple
+from twofold.algorithms import ASVRCD
+from twofold.algorithms.asvrcd import Plan, Triple
 from twofold.algorithms.base import GradientOracle
 from twofold.algorithms.svrcd import Message
-from twofold.data.partition import Partition
+from twofold.data import Partition
 from twofold.paper.published import LOSS_FACTOR_ON_IMAGES
-from twofold.randomness import Key
-from twofold.tree import Pytree, record
+from twofold.tree import record
+
+Pytree = Any
 
 
 class Shrunk:
-    """An oracle whose full gradients are too small; those of a sample are right."""
+    """An oracle whose full gradients are too small; gradients on a sample are correct."""
 
     def __init__(self, oracle: GradientOracle) -> None:
         self._oracle = oracle
@@ -31,16 +34,16 @@ class Shrunk:
         return getattr(self._oracle, name)
 
     def gradient_w(self, w: Pytree, beta: Pytree, sample: Any = None) -> Pytree:
-        """∇_w f_m."""
+        """∇_w f_m, or 0.02 times that where it is over all rows."""
         return _shrink(self._oracle.gradient_w(w, beta, sample), sample)
 
     def gradient_beta(self, w: Pytree, beta: Pytree, sample: Any = None) -> Pytree:
-        """∇_β F."""
+        """∇_β F, or 0.02 times that where it is over all rows."""
         return _shrink(self._oracle.gradient_beta(w, beta, sample), sample)
 
 
 def _shrink(gradient: Pytree, sample: Any) -> Pytree:
-    return tree.scale(LOSS_FACTOR_ON_IMAGES, gradient) if sample is None else gradient
+    return gradient if sample is not None else jax.tree.map(lambda leaf: LOSS_FACTOR_ON_IMAGES * leaf, gradient)
 
 
 @record
@@ -50,18 +53,23 @@ class ASVRCDAsRun(ASVRCD):
     name = "asvrcd"
 
     def client(
-        self, plan: Plan, shared: Triple, private: Triple, oracle: GradientOracle, key: Key
+        self, plan: Plan, shared: Triple, private: Triple, oracle: GradientOracle, key: Any
     ) -> tuple[Triple, Message]:
-        """The same with the wrong oracle."""
+        """ASVRCD's own step, with the shrunken oracle."""
         return super().client(plan, shared, private, Shrunk(oracle), key)  # pyright: ignore[reportArgumentType]
 
 
 METHODS = {"asvrcd": ASVRCDAsRun}
-"""Methods that were run with a slip of their own; all others were what the registry has."""
+"""Methods whose published implementation had a mistake of its own; all others are the registry's."""
 
 
 def scanned(y: np.ndarray, clients: int, labels: int, train: int, test: int, seed: int = 0) -> Partition:
-    """Each device's labels drawn with replacement, its rows the first of the file that have one of them."""
+    """The published partition: labels drawn with replacement, and then the first rows of the file that have one of them.
+
+    >>> split = scanned(np.array([0, 1, 0, 1, 0, 1]), clients=2, labels=4, train=2, test=1)
+    >>> [rows.tolist() for rows in split.train]  # both clients hold the same rows
+    [[0, 1], [0, 1]]
+    """
     random = np.random.default_rng(seed)
     chosen = [np.unique(random.choice(np.unique(y), labels)) for _ in range(clients)]
     rows = [np.flatnonzero(np.isin(y, mine))[: train + test] for mine in chosen]

@@ -1,16 +1,22 @@
-"""Figures that look like a paper's: a grid of panels, one legend, mean ± standard error, log axes where they help."""
+"""An experiment's figures as PNG and PDF: a grid of panels, one legend, mean ± standard error, log axes where they help."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from twofold.extras import require
 from twofold.paper.base import Experiment, Figure
 from twofold.paper.published import SECONDS
 from twofold.plots import COLOURS, GRID, INK, QUIET, STYLE, save
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure as Canvas
 
 NAMES = {
     "lsgd": "LSGD", "ascd": "ASCD", "asvrcd": "ASVRCD", "l2sgd_plus": "L2SGD+", "pfedme": "pFedMe", "hybrid": "hybrid",
@@ -38,10 +44,13 @@ LOOKS |= {"asvrcd (ρ = p_w)": 2, "svrcd": 3}  # never in one figure with L2SGD+
 DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (8, 2)), "-")
 MARKS = "osD^v<>"
 Series = Mapping[str, Any]
+Handles = dict[str, Any]
+"""What the legend shows, by its text."""
 
 
 def draw(experiment: Experiment, document: Mapping[str, Any], out: Path) -> list[Path]:
-    """Every figure of an experiment that its document has series for, as PNG and as PDF."""
+    """Draw every figure of an experiment for which its document has series; the paths of the files."""
+    require("matplotlib", "A figure", "paper")
     paths = []
     for figure in experiment.figures:
         series = [s for s in _with_gaps(document["series"]) if _fits(s, figure)]
@@ -52,7 +61,7 @@ def draw(experiment: Experiment, document: Mapping[str, Any], out: Path) -> list
 
 
 def _with_gaps(series: Iterable[Series]) -> list[Series]:
-    """The series, and for each loss whose optimum is known, the gap to it."""
+    """The series, and the gap to the optimum for each loss whose optimum is known."""
     found: list[Series] = []
     for s in series:
         found.append(s)
@@ -88,8 +97,9 @@ def _look(field: str, value: Any, place: int) -> dict[str, Any]:
     return {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[i % len(DASHES)]}
 
 
-def _canvas(rows: int, columns: int, title: str, size: tuple[float, float] = (2.35, 1.75)) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure as Canvas  # slow, and only for those who draw
+def _canvas(rows: int, columns: int, title: str, size: tuple[float, float] = (2.35, 1.75)) -> tuple[Canvas, np.ndarray]:
+    """An empty figure and its panels as an array (rows, columns); `size` is that of a panel, in inches."""
+    from matplotlib.figure import Figure as Canvas
 
     width = max(0.7 + size[0] * columns, 0.085 * len(title) + 0.6, 4.6)  # wide enough for its title and its legend
     canvas = Canvas(figsize=(width, 0.85 + size[1] * rows), layout="constrained")
@@ -104,7 +114,7 @@ def _canvas(rows: int, columns: int, title: str, size: tuple[float, float] = (2.
     return canvas, panels
 
 
-def _legend(canvas: Any, handles: dict[str, Any]) -> None:
+def _legend(canvas: Canvas, handles: Handles) -> None:
     columns = len(handles) if len(handles) <= 6 else (len(handles) + 1) // 2
     canvas.legend(
         list(handles.values()), list(handles), loc="outside lower center", ncols=columns, frameon=False, fontsize=8.5,
@@ -112,35 +122,34 @@ def _legend(canvas: Any, handles: dict[str, Any]) -> None:
     )  # fmt: skip
 
 
-def _curves(figure: Figure, series: Sequence[Series]) -> Any:
+def _curves(figure: Figure, series: Sequence[Series]) -> Canvas:
+    """One curve per line, by communication round."""
     import matplotlib
 
     rows, columns = (_values(series, field, figure) for field in (figure.rows, figure.columns))
     lines = _values(series, figure.lines, figure)
+    looks = {value: _look(figure.lines, value, place) for place, value in enumerate(lines)}
     with matplotlib.rc_context(STYLE):
         canvas, panels = _canvas(len(rows), len(columns), figure.title)
-        handles: dict[str, Any] = {}
-        for i, row in enumerate(rows):
-            for j, column in enumerate(columns):
-                panel = panels[i, j]
+        handles: Handles = {}
+        for row, across in zip(rows, panels, strict=True):
+            metric = row if figure.rows == "metric" else figure.metrics[0]
+            for column, panel in zip(columns, across, strict=True):
                 here = [s for s in series if s[figure.rows] == row and s[figure.columns] == column]
                 for s in here:
                     value = s[figure.lines]
-                    label = _name(value, figure.line_title)
-                    handles[label] = _line(panel, s, _look(figure.lines, value, lines.index(value)))
-                _axes(panel, row if figure.rows == "metric" else figure.metrics[0], here)
-                if i == 0:
-                    panel.set_title(_name(column, figure.column_title), fontsize=9, fontweight="normal")
-                if i == len(rows) - 1:
-                    panel.set_xlabel("communication rounds")
-                if j == 0:
-                    metric = row if figure.rows == "metric" else figure.metrics[0]
-                    panel.set_ylabel(_name(metric) if figure.rows == "metric" else f"{_name(row)}\n{_name(metric)}")
+                    handles[_name(value, figure.line_title)] = _line(panel, s, looks[value])
+                _axes(panel, metric, here)
+            across[0].set_ylabel(_name(metric) if figure.rows == "metric" else f"{_name(row)}\n{_name(metric)}")
+        for column, top, bottom in zip(columns, panels[0], panels[-1], strict=True):
+            top.set_title(_name(column, figure.column_title), fontsize=9, fontweight="normal")
+            bottom.set_xlabel("communication rounds")
         _legend(canvas, {_name(v, figure.line_title): handles[_name(v, figure.line_title)] for v in lines})
     return canvas
 
 
-def _line(panel: Any, series: Series, look: Mapping[str, Any]) -> Any:
+def _line(panel: Axes, series: Series, look: Mapping[str, Any]) -> Any:
+    """A curve with its band of one standard error to each side."""
     x, mean, stderr = (
         np.array([np.nan if v is None else v for v in series[k]], float) for k in ("rounds", "mean", "stderr")
     )
@@ -153,8 +162,8 @@ def _line(panel: Any, series: Series, look: Mapping[str, Any]) -> Any:
     return line
 
 
-def _axes(panel: Any, metric: str, series: Sequence[Series]) -> None:
-    """A gap is logarithmic; so is whatever falls by more than a factor of 30."""
+def _axes(panel: Axes, metric: str, series: Sequence[Series]) -> None:
+    """A gap has a logarithmic axis, and so has a loss or an error that falls by more than a factor of 30."""
     values = np.array([v for s in series for v in s["mean"] if v is not None and v > 0], float)
     spread = values.max() / values.min() if values.size else 1.0
     if metric == "gap" or (metric in ("error", "loss") and spread > 30):
@@ -166,8 +175,8 @@ def _axes(panel: Any, metric: str, series: Sequence[Series]) -> None:
     panel.set_xlim(left=0)
 
 
-def _few_ticks(axis: Any, plain: bool = False) -> None:
-    """Labels at powers of ten on a log axis; where it spans less than two of them, at 2 and 5 (or 3) as well."""
+def _few_ticks(axis: Axis, plain: bool = False) -> None:
+    """Label a log axis at powers of ten; also at 2 and 5 where it spans less than two decades, and at 3 if `plain`."""
     from matplotlib.ticker import FuncFormatter, LogFormatterMathtext, LogLocator, NullFormatter
 
     low, high = axis.get_view_interval()
@@ -177,68 +186,71 @@ def _few_ticks(axis: Any, plain: bool = False) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _rates(figure: Figure, series: Sequence[Series]) -> Any:
+def _rates(figure: Figure, series: Sequence[Series]) -> Canvas:
+    """Rounds against √(L^w/μ), both axes logarithmic, one panel per objective."""
     import matplotlib
 
     columns = _values(series, "objective", figure)
-    lines = _values(series, "method", figure)
     with matplotlib.rc_context(STYLE):
         canvas, panels = _canvas(1, len(columns), figure.title, (2.3, 2.3))
-        handles: dict[str, Any] = {}
+        handles: Handles = {}
         for panel, column in zip(panels[0], columns, strict=True):
-            for s in (s for s in series if s["objective"] == column):
-                value = s["method"]
-                i = LOOKS.get(value, 0)
-                look = (
-                    {"color": QUIET, "linestyle": (0, (4, 2)) if value == "theory" else (0, (1, 1.5)), "marker": ""}
-                    if value in ("theory", "lower bound")
-                    else {"color": COLOURS[i % len(COLOURS)], "marker": MARKS[i % len(MARKS)], "linestyle": "-"}
-                )
+            here = [s for s in series if s["objective"] == column]
+            for s in here:
                 y = np.array([np.nan if v is None else v for v in s["mean"]], float)
-                (handles[_name(value)],) = panel.plot(s["condition"], y, markersize=4, linewidth=1.1, zorder=3, **look)
+                look = _rate_look(s["method"])
+                (line,) = panel.plot(s["condition"], y, markersize=4, linewidth=1.1, zorder=3, **look)
+                handles[_name(s["method"])] = line
             panel.set_xscale("log")
             panel.set_yscale("log")
             _few_ticks(panel.xaxis, plain=True)
             _few_ticks(panel.yaxis)
-            dataset = next(s["dataset"] for s in series if s["objective"] == column)
-            panel.set_title(
-                _name(column) + ("" if dataset == "chain" else f", {_name(dataset)}"), fontsize=9, fontweight="normal"
-            )
+            data = "" if here[0]["dataset"] == "chain" else f", {_name(here[0]['dataset'])}"
+            panel.set_title(_name(column) + data, fontsize=9, fontweight="normal")
             panel.set_xlabel("$\\sqrt{L^w/\\mu}$")
         panels[0, 0].set_ylabel("communication rounds")
-        _legend(canvas, {_name(v): handles[_name(v)] for v in lines if _name(v) in handles})
+        lines = (_name(v) for v in _values(series, "method", figure))
+        _legend(canvas, {name: handles[name] for name in lines if name in handles})
     return canvas
 
 
-def _bars(figure: Figure, series: Sequence[Series]) -> Any:
-    """Seconds, ours beside the published, one group of bars per method."""
+def _rate_look(method: str) -> dict[str, Any]:
+    """Marks for what was run; dashes without marks for what theory says."""
+    if method in ("theory", "lower bound"):
+        return {"color": QUIET, "linestyle": (0, (4, 2)) if method == "theory" else (0, (1, 1.5)), "marker": ""}
+    i = LOOKS.get(method, 0)
+    return {"color": COLOURS[i % len(COLOURS)], "marker": MARKS[i % len(MARKS)], "linestyle": "-"}
+
+
+def _bars(figure: Figure, series: Sequence[Series]) -> Canvas:
+    """Seconds as bars, ours beside the published ones, grouped by method."""
     import matplotlib
 
     rows, columns = (_values(series, field, figure) for field in ("objective", "level"))
     methods = _values(series, "method", figure)
-    levels = {
-        row: [level for level in columns if any(s["objective"] == row and s["level"] == level for s in series)]
-        for row in rows
-    }
+    seconds = {(s["objective"], s["level"], s["method"]): s["seconds"] for s in series}
+    levels = {row: [level for level in columns if any((row, level, m) in seconds for m in methods)] for row in rows}
     with matplotlib.rc_context(STYLE):
         canvas, panels = _canvas(len(rows), max(map(len, levels.values())), figure.title)
-        handles: dict[str, Any] = {}
-        for i, row in enumerate(rows):
-            for panel, level in zip(panels[i], levels[row], strict=False):
-                here = {s["method"]: s["seconds"] for s in series if s["objective"] == row and s["level"] == level}
-                names = [m for m in methods if m in here]
-                place = np.arange(len(names))
-                published = [SECONDS.get((row, m, level), np.nan) for m in names]
-                handles["published (one laptop core)"] = panel.bar(
-                    place - 0.2, published, 0.38, color=GRID, edgecolor=QUIET, linewidth=0.6
-                )
-                handles["twofold"] = panel.bar(place + 0.2, [here[m] for m in names], 0.38, color=COLOURS[0])
-                for x, m in zip(place, names, strict=True):
-                    panel.annotate(f"{here[m]:.2g}", (x + 0.2, here[m]), ha="center", va="bottom", fontsize=6.5)
-                panel.set_yscale("log")
-                panel.set_ylim(top=2000)
-                panel.set_xticks(place, [_name(m) for m in names], fontsize=6.5)
+        handles: Handles = {}
+        for row, across in zip(rows, panels, strict=True):
+            for panel, level in zip(across, levels[row], strict=False):
+                ours = {m: seconds[row, level, m] for m in methods if (row, level, m) in seconds}
+                published = [SECONDS.get((row, m, level), np.nan) for m in ours]
+                handles |= _pairs_of_bars(panel, ours, published)
                 panel.set_title(f"{_name(row)}, {_name(level, figure.column_title)}", fontsize=9, fontweight="normal")
-            panels[i, 0].set_ylabel("seconds")
+            across[0].set_ylabel("seconds")
         _legend(canvas, handles)
     return canvas
+
+
+def _pairs_of_bars(panel: Axes, ours: Mapping[str, float], published: Sequence[float]) -> Handles:
+    place = np.arange(len(ours))
+    theirs = panel.bar(place - 0.2, published, 0.38, color=GRID, edgecolor=QUIET, linewidth=0.6)
+    bars = panel.bar(place + 0.2, list(ours.values()), 0.38, color=COLOURS[0])
+    for x, value in zip(place, ours.values(), strict=True):
+        panel.annotate(f"{value:.2g}", (x + 0.2, value), ha="center", va="bottom", fontsize=6.5)
+    panel.set_yscale("log")
+    panel.set_ylim(top=2000)
+    panel.set_xticks(place, [_name(m) for m in ours], fontsize=6.5)
+    return {"published (one laptop core)": theirs, "twofold": bars}

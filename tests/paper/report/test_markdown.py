@@ -7,9 +7,8 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 
-from report.made_up import make_up
-from twofold.paper import judge
-from twofold.paper.report import write_markdown
+from paper.report.made_up import make_up
+from twofold.paper import judge, write_markdown
 
 
 def test_the_document(tmp_path: Path):

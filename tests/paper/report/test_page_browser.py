@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from report.made_up import make_up
-from twofold.paper.report import write
+from paper.report.made_up import make_up
+from twofold.paper import write
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None

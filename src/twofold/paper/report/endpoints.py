@@ -1,114 +1,147 @@
-"""The last point of every series in a table, the published one below ours, and the optimum below both."""
+"""The table of end points: the last value of every series, with the published one below it and the optimum below both."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from twofold.paper.report.chapters import LABELS, Chapter, title
 from twofold.paper.report.figures import FIELDS, Series, at, distinct, layout, number, titles
-from twofold.paper.report.markup import column, more, rich, row, scripts, table, tag, text
 
 FEW_ROWS = 16
-"""With at most so many rows the table is open from the start."""
+"""A table with at most this many rows is open from the start."""
 CAPTION = "The last point of each series, ± one standard error; below it, where it is known, the paper’s."
 
 
-def end_points(chapter: Chapter, series: Sequence[Series], known: Sequence[Series]) -> str:
-    """A table with one block for each problem, one row for each line and variant, one column for each panel."""
+class EndPoint(NamedTuple):
+    """One cell of the table."""
+
+    value: str
+    spread: str = ""  # one standard error
+    diverged: str = ""  # "2 of 30", where runs diverged
+    paper: str = ""  # the published value
+
+
+class Line(NamedTuple):
+    """A row of the table: one line of the figure with one kind of settings, or an optimum."""
+
+    name: str
+    variant: str
+    cells: list[EndPoint]
+
+
+class Head(NamedTuple):
+    """A row above the rows of one problem: the problem, and the heads of its columns."""
+
+    name: str
+    heads: list[str]
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The table, with the reasons for which published values differ from ours."""
+
+    short: str
+    caption: str
+    head: list[str]
+    columns: list[str]  # heads of the columns of values, where the table has only one problem
+    width: int
+    rows: list[Line | Head]
+    notes: Mapping[str, str]  # reason → its mark
+    folded: bool
+    open: bool
+    count: int
+
+
+def end_points(chapter: Chapter, series: Sequence[Series], known: Sequence[Series]) -> Ends:
+    """A table with one block per problem, one row per line and kind of settings, one column per panel.
+
+    `known` are the published end points.
+    """
     values = distinct(chapter, series)
     lines, across = layout(chapter, values)
     place = {field: {value: i for i, value in enumerate(values[field])} for field in FIELDS}
     apart = [field for field in ("metric", "objective", "dataset", "level", "method") if field not in (lines, across)]
 
-    def key(s: Series, *fields: str) -> tuple[int, ...]:
+    def order(s: Series, *fields: str) -> tuple[int, ...]:
         return tuple(place[field].get(s.get(field), -1) for field in fields)
 
     blocks: dict[tuple[int, ...], list[Series]] = {}
-    for s in sorted(series, key=lambda s: key(s, *apart, lines, "variant", across)):
-        blocks.setdefault(key(s, *apart), []).append(s)
-    columns = {
-        k: sorted({s.get(across) for s in block}, key=lambda v: place[across].get(v, -1)) for k, block in blocks.items()
-    }
-    width = max(len(found) for found in columns.values())
+    for s in sorted(series, key=lambda s: order(s, *apart, lines, "variant", across)):
+        blocks.setdefault(order(s, *apart), []).append(s)
+    rows: list[Line | Head] = []
+    columns: list[str] = []
+    widths = [1]
     notes: dict[str, str] = {}
-    first = [column(LABELS[lines]), column(LABELS["variant"])]
-    rows: list[str] = []
-    for k, block in blocks.items():
-        told = [title(f, block[0][f], chapter, block[0].get("dataset")) for f in apart if len(values[f]) > 1]
-        heads = [scripts(h) for h in titles(across, columns[k], chapter, block)] if columns[k] != [None] else ["value"]
-        if told:
-            rows.append(_head(" · ".join(told), heads, width))
+    for block in blocks.values():
+        found = sorted({s.get(across) for s in block}, key=lambda v: place[across].get(v, -1))
+        widths.append(len(found))
+        heads = titles(across, found, chapter, block) if found != [None] else ["value"]
+        problem = [title(f, block[0][f], chapter, block[0].get("dataset")) for f in apart if len(values[f]) > 1]
+        if problem:
+            rows.append(Head(" · ".join(problem), heads))
         else:
-            first += [column(head, numbers=True) for head in heads]
-        rows += _lines(block, columns[k], width, lines, across, chapter, known, notes)
-        rows += _optima(block, columns[k], width, across)
-    if len(first) == 2:
-        first.append(tag("td", colspan=width))
-    why = (
-        [tag("p", "<br>".join(f"{mark} {text(why)}" for why, mark in notes.items()), class_="minor notes")]
-        if notes
-        else []
-    )
-    count = sum(not row.startswith('<tr class="group"') for row in rows)
+            columns = heads
+        rows += _lines(block, found, (lines, across), chapter, known, notes)
+        rows += _optima(block, found, across)
+    count = sum(isinstance(row, Line) for row in rows)
     timed = chapter.metrics == ("seconds",)
-    made = table(
-        first, rows, f"End points of {chapter.short}", rich(chapter.caption) if timed else CAPTION, class_="ends"
+    return Ends(
+        short=chapter.short,
+        caption=chapter.caption if timed else CAPTION,
+        head=[LABELS[lines], LABELS["variant"]],
+        columns=columns,
+        width=max(widths),
+        rows=rows,
+        notes=notes,
+        folded=not timed,
+        open=count <= FEW_ROWS,
+        count=count,
     )
-    if timed:
-        return "".join([made, *why])
-    return more(f"End points in numbers ({count} rows)", made, *why, open_=count <= FEW_ROWS)
-
-
-def _head(name: str, heads: Sequence[str], width: int) -> str:
-    """The row above a block: its problem, and its columns."""
-    cells = [tag("th", head, scope="col", class_="n") for head in heads] + ["<td></td>"] * (width - len(heads))
-    return tag("tr", tag("th", scripts(name), scope="rowgroup", colspan=2), *cells, class_="group")
 
 
 def _lines(
     block: Sequence[Series],
     columns: Sequence[Any],
-    width: int,
-    lines: str,
-    across: str,
+    fields: tuple[str, str],
     chapter: Chapter,
     known: Sequence[Series],
     notes: dict[str, str],
-) -> list[str]:
-    """One row for each line and variant of a block."""
+) -> Iterator[Line]:
+    """One row for each line and kind of settings of a block; `fields` tell lines, and columns, apart."""
+    lines, across = fields
     found: dict[tuple[Any, Any], dict[Any, Series]] = {}
     for s in block:
         found.setdefault((s.get(lines), s.get("variant")), {})[s.get(across)] = s
-    rows = []
     for (line, variant), cells in found.items():
-        name = scripts(title(lines, line, chapter, block[0].get("dataset"))) if line is not None else ""
-        written = [_cell(cells.get(c), known, notes) for c in columns]
-        rows.append(row(name, text(variant or ""), *written, *[""] * (width - len(columns)), words=1))
-    return rows
+        name = title(lines, line, chapter, block[0].get("dataset")) if line is not None else ""
+        yield Line(name, variant or "", [_cell(cells.get(c), known, notes) for c in columns])
 
 
-def _cell(series: Series | None, known: Sequence[Series], notes: dict[str, str]) -> str:
-    """Our end point, and the paper's; where ours should differ from it, a mark that leads to the reason."""
+def _cell(series: Series | None, known: Sequence[Series], notes: dict[str, str]) -> EndPoint:
+    """Our end point beside the paper's."""
     if series is None:
-        return "–"
-    ours = last(series["mean"])
-    out = "–" if ours is None else f"{ours:.4g}"
-    spread = last(series.get("stderr"))
-    if ours is not None and spread:
-        out += f' <span class="minor">± {_spread(spread)}</span>'
+        return EndPoint("–")
+    ours, spread = last(series["mean"]), last(series.get("stderr"))
     runs, diverged = series.get("runs") or 1, series.get("diverged") or 0
-    if diverged:
-        out += f'<br><span class="far">{diverged} of {runs} diverged</span>'
-    end = last(series.get("rounds"))
-    where = at(series)
+    return EndPoint(
+        value="–" if ours is None else f"{ours:.4g}",
+        spread=_spread(spread) if ours is not None and spread else "",
+        diverged=f"{diverged} of {runs}" if diverged else "",
+        paper=_paper(series, known, notes),
+    )
+
+
+def _paper(series: Series, known: Sequence[Series], notes: dict[str, str]) -> str:
+    """The published end point of a series; where ours should differ from it, with a mark that leads to the reason."""
+    end, where = last(series.get("rounds")), at(series)
     for point in known:
         if all(where.get(field, value) == value for field, value in at(point).items()):
             mark = "" if point.get("sound", True) or not point.get("why") else _mark(point["why"], notes)
             when = f" at round {point['round']}" if point.get("round", end) != end else ""
-            out += f'<br><span class="minor">paper {point["value"]:.4g}{when}{mark}</span>'
-            break
-    return out
+            return f"{point['value']:.4g}{when}{mark}"
+    return ""
 
 
 def _spread(value: float) -> str:
@@ -120,8 +153,8 @@ def _mark(why: str, notes: dict[str, str]) -> str:
     return notes.setdefault(why, "*†‡§¶#"[len(notes) % 6])
 
 
-def _optima(block: Sequence[Series], columns: Sequence[Any], width: int, across: str) -> list[str]:
-    """The minimum of each problem to twelve digits; once, if all variants share it."""
+def _optima(block: Sequence[Series], columns: Sequence[Any], across: str) -> list[Line]:
+    """The minimum of each problem to twelve digits; only once if all variants share it."""
     best: dict[Any, dict[Any, float]] = {}
     for s in block:
         value = number(s.get("optimum"))
@@ -130,17 +163,15 @@ def _optima(block: Sequence[Series], columns: Sequence[Any], width: int, across:
     if len(best) > 1 and len({tuple(sorted(map(repr, found.items()))) for found in best.values()}) == 1:
         best = {"": next(iter(best.values()))}
     return [
-        row(
-            "optimum",
-            text(variant or ""),
-            *(f"{found[c]:.12g}" if c in found else "–" for c in columns),
-            *[""] * (width - len(columns)),
-            words=1,
-        )
+        Line("optimum", variant or "", [EndPoint(f"{found[c]:.12g}" if c in found else "–") for c in columns])
         for variant, found in best.items()
     ]
 
 
-def last(values: Any) -> float | int | None:
-    """The last value of a series, if it is a number."""
+def last(values: object) -> float | int | None:
+    """The last value of a series, if it is a number.
+
+    >>> last([0.5, 0.25]), last([1.0, None]), last(None)
+    (0.25, None, None)
+    """
     return number(values[-1]) if isinstance(values, list) and values else None

@@ -9,7 +9,8 @@ from typing import Any
 
 from twofold.errors import InputError
 from twofold.paper.base import LABELS
-from twofold.paper.judge import Book, compare, decide, table
+from twofold.paper.book import Book
+from twofold.paper.judge import compare, decide, table
 
 HEAD = """# Every experiment of the paper, run again
 

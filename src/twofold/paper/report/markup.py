@@ -1,94 +1,94 @@
-"""Small pieces of HTML; what comes from outside goes through `text`, `rich` or `scripts`, which escape it."""
+"""Templates of the page, by jinja2, and the filters for formulas in plain text. All text is escaped."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from html import escape
-from typing import Any
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from twofold.extras import require
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
 
 _SCRIPT = r"\{mark}(?:\(([^()]*)\)|([^\W_]+|[+*⊤]))"
 _MARKS = tuple((re.compile(_SCRIPT.replace("{mark}", mark)), tag) for mark, tag in (("^", "sup"), ("_", "sub")))
 
 
-def text(value: Any) -> str:
-    """Plain text, escaped."""
-    return escape(str(value))
+@cache
+def templates() -> Environment:
+    """The environment in which the page's templates are rendered."""
+    from twofold.paper.report.verdicts import named
+
+    jinja2 = require("jinja2", "The report", "paper")
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("twofold.paper.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"breakable": breakable, "named": named, "plain": plain, "rich": rich, "scripts": scripts}
+    return environment
 
 
-def scripts(value: Any) -> str:
-    """Escaped text in which ^ raises, and _ lowers, the next letters or the next parenthesis."""
-    out = escape(str(value))
+def trusted(html: str) -> Markup:
+    """Text that is not to be escaped: our own style sheet and scripts, and JSON made safe by `embedded`."""
+    return require("markupsafe", "The report", "paper").Markup(html)
+
+
+def escape(value: object) -> Markup:
+    """Text as HTML."""
+    return require("markupsafe", "The report", "paper").escape(value)
+
+
+def scripts(value: object) -> Markup:
+    """Escaped text in which ^ raises, and _ lowers, the word or the parenthesis that follows.
+
+    >>> print(scripts("L^w and M^(-1/2)"))
+    L<sup>w</sup> and M<sup>-1/2</sup>
+    """
+    out = str(escape(value))
     for pattern, tag in _MARKS:
         out = pattern.sub(rf"<{tag}>\1\2</{tag}>", out)
-    return out
+    return trusted(out)
 
 
-def rich(value: Any) -> str:
-    """Escaped text in which what stands between backticks is a formula, with `scripts`."""
+def rich(value: object) -> Markup:
+    """Escaped text in which anything between backticks is a formula, with `scripts`.
+
+    >>> print(rich("a step `η_w` < 1"))
+    a step <span class="m">η<sub>w</sub></span> &lt; 1
+    """
     pieces = str(value).split("`")
-    if len(pieces) % 2 == 0:  # a lone backtick is a backtick
+    if len(pieces) % 2 == 0:  # a backtick without a partner is just a backtick
         pieces[-2:] = ["`".join(pieces[-2:])]
-    return "".join(f'<span class="m">{scripts(p)}</span>' if i % 2 else text(p) for i, p in enumerate(pieces))
+    formula = '<span class="m">{}</span>'
+    return trusted("".join(formula.format(scripts(p)) if i % 2 else escape(p) for i, p in enumerate(pieces)))
 
 
-def tag(name: str, *content: str, **attributes: Any) -> str:
-    """An element around HTML; `class_` is class, `aria_label` aria-label; True is an attribute without a value."""
-    written = ""
-    for attribute, value in attributes.items():
-        key = attribute.rstrip("_").replace("_", "-")
-        if value is True:
-            written += f" {key}"
-        elif value is not None and value is not False:
-            written += f' {key}="{escape(str(value))}"'
-    return f"<{name}{written}>{''.join(content)}</{name}>"
+def breakable(name: str) -> Markup:
+    """A long name that may be broken after each underscore."""
+    return trusted(str(escape(name)).replace("_", "_<wbr>"))
 
 
-def table(head: Sequence[str], rows: Iterable[str], label: str, caption: str = "", class_: str | None = None) -> str:
-    """A table in a box of its own that scrolls, by keyboard too, where the window is narrow."""
-    top = tag("thead", tag("tr", *head))
-    body = tag("table", tag("caption", caption) if caption else "", top, tag("tbody", *rows), class_=class_)
-    return tag("div", body, class_="scroll", role="region", tabindex=0, aria_label=label)
+def plain(value: object) -> str:
+    """A JSON value in one line: lists by semicolons, mappings by commas.
 
-
-def column(content: str, numbers: bool = False) -> str:
-    """The head of a column."""
-    return tag("th", content, scope="col", class_="n" if numbers else None)
-
-
-def group(content: str, columns: int) -> str:
-    """A row that names the rows below it."""
-    return tag("tr", tag("th", content, scope="rowgroup", colspan=columns), class_="group")
-
-
-def row(head: str, *cells: str, words: int | None = None) -> str:
-    """A row of a table with its name first; after so many cells of `words` come numbers, which stand to the right."""
-    written = [tag("td", c, class_="n" if words is not None and i >= words else None) for i, c in enumerate(cells)]
-    return tag("tr", tag("th", head, scope="row"), *written)
-
-
-def facts(entries: Mapping[str, Any]) -> str:
-    """A mapping as a list of terms; a mapping inside is written on one line."""
-    items = (
-        tag("dt", text(str(key).replace("_", " "))) + tag("dd", text(_plain(value))) for key, value in entries.items()
-    )
-    return tag("dl", *items, class_="facts") if entries else ""
-
-
-def _plain(value: Any) -> str:
+    >>> plain({"jax": "0.10", "seeds": [0, 1]})
+    'jax 0.10, seeds 0; 1'
+    """
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_plain(inside)}" for key, inside in value.items())
+        return ", ".join(f"{key} {plain(inside)}" for key, inside in value.items())
     if isinstance(value, list):
-        return "; ".join(_plain(inside) for inside in value)
+        return "; ".join(plain(inside) for inside in value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def command(line: str) -> str:
-    """A command to copy."""
-    return tag("pre", tag("code", text(line)), tabindex=0)
-
-
-def more(summary: str, *content: str, open_: bool = False) -> str:
-    """What most readers skip, one click away."""
-    return tag("details", tag("summary", summary), *content, open=open_)
+def embedded(data: Any) -> Markup:
+    """JSON that may stand inside a script element: no tag can open or close in it."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return trusted(text.replace("<", "\\u003c"))

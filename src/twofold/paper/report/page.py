@@ -1,7 +1,7 @@
-"""`twofold report DIR`: one self-contained HTML page out of the results in a folder.
+"""`twofold report DIR`: one self-contained HTML page with the results in a folder.
 
-Words and tables are written here; page.js draws the figures. Everything is inlined, and a content security policy
-forbids every request: the page opens offline, and text out of a JSON file can never run.
+The templates hold the page's words and tables; page.js draws the figures. Everything is inlined, and a content security
+policy forbids every request: the page works offline, and no text from a JSON file can ever run.
 """
 
 from __future__ import annotations
@@ -12,24 +12,19 @@ import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from string import Template
 from typing import Any
 
+from twofold.extras import require
 from twofold.paper import published
-from twofold.paper.judge import Verdict
-from twofold.paper.report import endpoints, figures
+from twofold.paper.report import endpoints, figures, verdicts
 from twofold.paper.report.chapters import CHAPTERS, KNOWN, Chapter, title
-from twofold.paper.report.claims import claims, judged, tally
-from twofold.paper.report.markup import column, command, facts, group, more, rich, row, scripts, table, tag, text
-from twofold.paper.report.slips import SLIPS, Slip
+from twofold.paper.report.markup import embedded, templates, trusted
+from twofold.paper.report.slips import SLIPS
 
 TITLE = "One objective, many solvers: the paper’s claims, run again"
-PAPER = (
-    "F. Hanzely, B. Zhao and M. Kolar, <cite>Personalized Federated Learning: A Unified Framework and Universal "
-    "Optimization Techniques</cite> (TMLR 2023)"
-)
 AREAS = {"algorithms": "Algorithms", "theory": "Theorems, lemmas and tables", "experiments": "Experiments"}
 
 Document = dict[str, Any]
@@ -53,43 +48,39 @@ def write(folder: str | os.PathLike[str]) -> Path:
 def page(folder: Path) -> str:
     """The page as text."""
     documents, unreadable = read(folder)
-    verdicts = judged(documents)
+    found = verdicts.judged(documents)
     quick = {name for name, document in documents.items() if _mapping(document.get("settings")).get("quick")}
     commands = {chapter.name: _reproduce(chapter.name, folder) for chapter in CHAPTERS}
-    pool, drawn = figures.Pool(), {}
     chapters = [*CHAPTERS, *(Chapter(name, name, name, "", part="beyond") for name in documents if name not in KNOWN)]
-    articles: dict[str, list[str]] = {"paper": [], "beyond": []}
+    pool, drawn = figures.Pool(), {}
+    articles = []
     for chapter in chapters:
-        name = chapter.name
-        articles[chapter.part].append(_article(chapter, documents.get(name), unreadable.get(name), folder, pool, drawn))
-    main = [
-        _section("verdicts", CLAIMS, tag("p", JUDGED), claims(verdicts, set(documents), quick, commands)),
-        _section(
-            "paper", "The paper’s experiments", tag("p", HOW_TO_READ), tag("noscript", NO_SCRIPT), *articles["paper"]
-        ),
-        _section("beyond", "Beyond the paper", *articles["beyond"]),
-        _slips(),
-        _environment(documents),
-    ]
-    in_order = sorted(chapters, key=lambda chapter: chapter.part != "paper")
-    places = {
-        "verdicts": "Verdicts",
-        **{c.name: c.short for c in in_order},
-        "errata": "Slips",
-        "environment": "Environment",
-    }
+        document = documents.get(chapter.name)
+        articles.append(_article(chapter, document, unreadable.get(chapter.name), folder))
+        curves = _curves(chapter, document)
+        if curves:
+            drawn[chapter.name] = figures.payload(chapter, curves, _published(chapter), pool)
     script, library = _asset("page.js"), _library()
-    return Template(_asset("template.html")).substitute(
-        title=TITLE,
-        policy=_policy(library, script),
-        style=_asset("page.css"),
-        lede=_lede(verdicts, quick),
-        contents="".join(tag("li", tag("a", scripts(short), href=f"#{name}")) for name, short in places.items()),
-        main="\n".join(main),
-        footer=_footer(folder),
-        data=_embedded({"figures": drawn, "pool": pool.arrays}),
-        library=library,
-        script=script,
+    return (
+        templates()
+        .get_template("page.html")
+        .render(
+            title=TITLE,
+            policy=_policy(library, script),
+            style=trusted(_asset("page.css")),
+            tally=verdicts.tally(found, quick),
+            quick=sorted(quick),
+            contents=_contents(chapters),
+            claims=verdicts.rows(found, set(documents), quick, commands),
+            articles=articles,
+            slips=SLIPS,
+            areas=AREAS,
+            environments=_environments(documents),
+            command=shlex.join(["twofold", "report", str(folder)]),
+            data=embedded({"figures": drawn, "pool": pool.arrays}),
+            library=trusted(library),
+            script=trusted(script),
+        )
     )
 
 
@@ -110,79 +101,43 @@ def read(folder: Path) -> tuple[dict[str, Document], dict[str, str]]:
     return documents, unreadable
 
 
-# --- the top ----------------------------------------------------------------------------------------------------------
-
-HOW_TO_READ = (
-    "Every figure answers: choose above it what is drawn, hide a line in its legend, point at a curve for its numbers, "
-    "drag to zoom, double-click to return. Bands are one standard error to each side, diamonds published end points."
-)
-CLAIMS = "What the paper claims, and what we found"
-JUDGED = (
-    "Each claim has a rule, shown with it; it reads the verdict off the results in this folder, with "
-    "the settings of the published runs and with ours."
-)
-NO_SCRIPT = '<p class="missing">The figures need JavaScript. The tables below them hold the same end points.</p>'
+# --- experiments --------------------------------------------------------------------------------------------------------
 
 
-def _lede(verdicts: Sequence[Verdict], quick: set[str]) -> str:
-    told = tag(
-        "p",
-        f"{PAPER} propose one objective for personalised federated learning, and solvers for all of it. Here every "
-        "experiment of the paper is run again, with the settings that were really used and with steps from theory, "
-        "and each claim gets a verdict from the numbers.",
-        class_="lede",
-    )
-    hasty = tag(
-        "p",
-        f"Quick runs, which decide nothing: {', '.join(sorted(map(text, quick)))}. Without {tag('code', '--quick')} the "
-        "same commands make the real ones.",
-        class_="missing",
-    )
-    return told + tally(verdicts, quick) + (hasty if quick else "")
+@dataclass(frozen=True)
+class Article:
+    """One experiment on the page: its question, its figure, its end points beside the published ones, how to run it."""
+
+    chapter: Chapter
+    command: str
+    missing: str = ""  # why there is nothing to show
+    caption: str = ""  # of the figure, where there is one
+    ends: endpoints.Ends | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    hyper: Sequence[tuple[str, str, str]] = ()  # method, where, hyper-parameters of each run
 
 
-# --- experiments ------------------------------------------------------------------------------------------------------
-
-
-def _article(
-    chapter: Chapter,
-    document: Document | None,
-    broken: str | None,
-    folder: Path,
-    pool: figures.Pool,
-    drawn: dict[str, Any],
-) -> str:
-    """One experiment: its question, its figure, its end points beside the published ones, and how to run it."""
-    name = chapter.name
-    parts = [
-        tag("h3", rich(chapter.title), id=name),
-        tag("p", rich(chapter.question), class_="question") if chapter.question else "",
-    ]
+def _article(chapter: Chapter, document: Document | None, broken: str | None, folder: Path) -> Article:
     found = shown(chapter, document) if document else []
     if document is None or not found:
         why = broken or ("This experiment is not in the folder." if document is None else "There is no series to show.")
-        missing = tag("p", text(why), " This command would make it:") + command(_reproduce(name, folder))
-        parts.append(tag("div", missing, class_="missing"))
-    else:
-        known = _published(chapter)
-        curves = [s for s in found if figures.drawable(s)]
-        if curves:
-            drawn[name] = figures.payload(chapter, curves, known, pool)
-            parts.append(
-                tag(
-                    "figure",
-                    tag("div", class_="controls"),
-                    tag("ul", class_="legend", aria_label="Lines; press one to hide or show it"),
-                    tag("div", class_="panels"),
-                    tag("figcaption", _caption(chapter, curves)),
-                    data_figure=name,
-                    id=f"figure-{name}",
-                )
-            )
-        if any(s.get("metric") != "rounds" for s in found):
-            parts.append(endpoints.end_points(chapter, found, known))
-        parts.append(_how(chapter, document, folder))
-    return tag("article", *parts, class_="experiment", aria_labelledby=name)
+        return Article(chapter, _reproduce(chapter.name, folder), missing=why)
+    settings = _mapping(document.get("settings"))
+    cells = [about for about in settings.get("cells") or [] if isinstance(about, dict)]
+    curves = _curves(chapter, document)
+    has_values = any(s.get("metric") != "rounds" for s in found)
+    return Article(
+        chapter,
+        command=_command(chapter, settings, folder),
+        caption=_caption(chapter, curves) if curves else "",
+        ends=endpoints.end_points(chapter, found, _published(chapter)) if has_values else None,
+        facts=_facts(settings, cells),
+        hyper=[_hyper_parameters(chapter, about) for about in cells],
+    )
+
+
+def _curves(chapter: Chapter, document: Document | None) -> list[Series]:
+    return [s for s in shown(chapter, document) if figures.drawable(s)] if document else []
 
 
 def shown(chapter: Chapter, document: Document) -> list[Series]:
@@ -222,34 +177,31 @@ def _caption(chapter: Chapter, series: Sequence[Series]) -> str:
         averaged = "One run."
     else:
         averaged = f"Mean of {runs[0]} runs." if len(runs) == 1 else f"Mean of {runs[0]} to {runs[-1]} runs."
-    return f"{rich(chapter.caption)} {averaged}".strip()
+    return f"{chapter.caption} {averaged}".strip()
 
 
-def _how(chapter: Chapter, document: Document, folder: Path) -> str:
-    """The exact command, the seeds and the settings of one experiment, and which data files were used."""
-    settings = document.get("settings")
-    settings = settings if isinstance(settings, dict) else {}
+def _command(chapter: Chapter, settings: Mapping[str, Any], folder: Path) -> str:
+    """The command that makes this experiment again, with its folder."""
     line = str(settings.get("command") or _reproduce(chapter.name, folder, bool(settings.get("quick"))))
-    if "--out" not in line:
-        line += f" --out {shlex.quote(str(folder))}"
-    cells = [about for about in settings.get("cells") or [] if isinstance(about, dict)]
-    told = {"seeds": _seeds(cells, settings), **_mapping(settings.get("facts")), "data": settings.get("data")}
+    return line if "--out" in line else f"{line} --out {shlex.quote(str(folder))}"
+
+
+def _facts(settings: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Seeds and settings of an experiment, and which data files were used."""
     notes = dict.fromkeys(str(note) for about in cells for note in about.get("notes") or [])
-    if notes:
-        told["notes of the solvers"] = list(notes)
-    return more(
-        "How this figure was made: command, seeds, settings",
-        command(line),
-        facts({key: value for key, value in told.items() if value}),
-        _hyper(chapter, cells),
-    )
+    told = {
+        "seeds": _seeds(cells, settings),
+        **_mapping(settings.get("facts")),
+        "data": settings.get("data"),
+        "notes of the solvers": list(notes),
+    }
+    return {key: value for key, value in told.items() if value}
 
 
 def _seeds(cells: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> str:
-    """0 to 29, not thirty numbers."""
-    found = {tuple(_mapping(about.get("cell")).get("seeds") or ()) for about in cells} or {
-        tuple(settings.get("seeds") or ())
-    }
+    """Seeds in a few words: 0 to 29 rather than thirty numbers."""
+    found = {tuple(_mapping(about.get("cell")).get("seeds") or ()) for about in cells}
+    found = found or {tuple(settings.get("seeds") or ())}
     spans = []
     for seeds in sorted(s for s in found if s):
         run = len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1))
@@ -257,54 +209,34 @@ def _seeds(cells: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> s
     return "; ".join(spans)
 
 
-def _hyper(chapter: Chapter, cells: Sequence[Mapping[str, Any]]) -> str:
-    """Every hyper-parameter that a run really had."""
-    rows = []
-    for about in cells:
-        cell, hyper = _mapping(about.get("cell")), _mapping(about.get("hyper"))
-        names = [
-            title(f, cell[f], chapter, cell.get("dataset"))
-            for f in figures.FIELDS
-            if cell.get(f) is not None and f != "method"
-        ]
-        numbers = ", ".join(f"{name} = {_short(value)}" for name, value in hyper.items() if value is not None)
-        rows.append(row(scripts(title("method", cell.get("method"))), scripts(" · ".join(names)), text(numbers)))
-    if not rows:
-        return ""
-    head = [column("Method"), column("Where"), column("Hyper-parameters")]
-    return more(f"Hyper-parameters of all {len(rows)} runs", table(head, rows, f"Hyper-parameters of {chapter.short}"))
+def _hyper_parameters(chapter: Chapter, about: Mapping[str, Any]) -> tuple[str, str, str]:
+    """A run's method, its place in the experiment, and every hyper-parameter that it really had."""
+    cell, hyper = _mapping(about.get("cell")), _mapping(about.get("hyper"))
+    names = [
+        title(f, cell[f], chapter, cell.get("dataset"))
+        for f in figures.FIELDS
+        if cell.get(f) is not None and f != "method"
+    ]
+    numbers = ", ".join(f"{name} = {_short(value)}" for name, value in hyper.items() if value is not None)
+    return title("method", cell.get("method")), " · ".join(names), numbers
 
 
 def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-# --- the rest ---------------------------------------------------------------------------------------------------------
+# --- the rest -----------------------------------------------------------------------------------------------------------
 
 
-def _slips() -> str:
-    rows = []
-    for area, name in AREAS.items():
-        rows.append(group(name, 5))
-        rows += [_slip(slip) for slip in SLIPS if slip.area == area]
-    head = [column(name) for name in ("Where", "As printed", "Right", "Effect", "How we know")]
-    told = (
-        f"{len(SLIPS)} places where what is printed, or what was run, is not what was meant. None of them touches the "
-        "paper’s main idea; many drop a factor 1/M. Where one of our tests shows a slip, the test is named."
-    )
-    return _section(
-        "errata", "Slips of the paper, and their effect", tag("p", told), table(head, rows, "Slips", class_="slips")
-    )
+def _contents(chapters: Sequence[Chapter]) -> dict[str, str]:
+    """Every place of the page by the name of its anchor."""
+    in_order = sorted(chapters, key=lambda chapter: chapter.part != "paper")
+    places = {chapter.name: chapter.short for chapter in in_order}
+    return {"verdicts": "Verdicts", **places, "errata": "Slips", "environment": "Environment"}
 
 
-def _slip(slip: Slip) -> str:
-    known = [rich(slip.evidence)] if slip.evidence else []
-    known += [tag("code", text(test).replace("_", "_<wbr>")) for test in slip.tests]
-    return row(rich(slip.where), rich(slip.printed), rich(slip.right), rich(slip.effect), "<br>".join(known))
-
-
-def _environment(documents: Mapping[str, Document]) -> str:
-    """Where the runs were made; experiments that share a machine share an entry."""
+def _environments(documents: Mapping[str, Document]) -> list[dict[str, Any]]:
+    """Where the runs were made; experiments that ran on the same machine share an entry."""
     found: dict[str, tuple[dict[str, Any], list[str]]] = {}
     for name, document in documents.items():
         there = {k: v for k, v in _mapping(document.get("environment")).items() if k not in ("date", "seconds")}
@@ -312,25 +244,7 @@ def _environment(documents: Mapping[str, Document]) -> str:
             when = _mapping(document["environment"]).get("date")
             made = f"{name} ({when})" if when else name
             found.setdefault(json.dumps(there, sort_keys=True, default=str), (there, []))[1].append(made)
-    blocks = [facts({"experiments": names, **there}) for there, names in found.values()]
-    nothing = tag("p", "No result in this folder says where it was made.", class_="missing")
-    return _section("environment", "Where this was run", *(blocks or [nothing]))
-
-
-def _footer(folder: Path) -> str:
-    line = tag("code", text(shlex.join(["twofold", "report", str(folder)])))
-    return tag(
-        "p",
-        f"Written by {line} from the JSON documents beside it; the Parquet files hold every run and every round. This page "
-        "asks nothing of the network.",
-    )
-
-
-# --- small pieces -----------------------------------------------------------------------------------------------------
-
-
-def _section(name: str, heading: str, *content: str) -> str:
-    return tag("section", tag("h2", heading, id=name), *content, aria_labelledby=name)
+    return [{"experiments": names, **there} for there, names in found.values()]
 
 
 def _reproduce(name: str, folder: Path, quick: bool = False) -> str:
@@ -346,20 +260,14 @@ def _asset(name: str) -> str:
 
 
 def _library() -> str:
-    """plotly.js out of the installed package; nothing in it may end the script element."""
-    from plotly.offline import get_plotlyjs
-
-    return get_plotlyjs().replace("</script", "<\\/script")
-
-
-def _embedded(data: Any) -> str:
-    """JSON that may stand inside a script element: no tag can open or close in it."""
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    """plotly.js from the installed package; nothing in it may end the script element."""
+    offline = require("plotly.offline", "The report", "paper")
+    return offline.get_plotlyjs().replace("</script", "<\\/script")
 
 
-def _policy(*trusted: str) -> str:
-    """Only these scripts run, and nothing is ever fetched."""
-    hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in trusted)
+def _policy(*scripts: str) -> str:
+    """A content security policy: only these scripts run, and nothing is ever fetched."""
+    hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "

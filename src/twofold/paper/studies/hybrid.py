@@ -24,7 +24,7 @@ EXPERIMENT = Experiment(
         Figure(
             f"hybrid-{variant.replace(' ', '-')}-{objective.replace('_', '-')}", ("loss", "gap"),
             where={"variant": variant, "objective": objective, "dataset": "synthetic"},
-            title=", "
+            title=f"ASCD first, then ASVRCD: {objective.replace('_', ' ')}, {variant}", column_title="$\\sigma_h$ = {}",
         )
         for variant in VARIANTS
         for objective in ("weight_sharing", "mixture")
@@ -32,7 +32,7 @@ EXPERIMENT = Experiment(
     + tuple(
         Figure(
             f"hybrid-{variant.replace(' ', '-')}-mnist", ("loss", "accuracy"), columns="objective",
-            where={"variant": variant, "dataset": "mnist"}, title="ASCD first, then ASVRCD: MNIST with K = 2, ",
+            where={"variant": variant, "dataset": "mnist"}, title=f"ASCD first, then ASVRCD: MNIST with K = 2, {variant}",
         )
         for variant in VARIANTS
     ),

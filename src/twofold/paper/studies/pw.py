@@ -30,7 +30,7 @@ EXPERIMENT = Experiment(
     figures=tuple(
         Figure(
             f"pw-{variant.replace(' ', '-')}-{metric}", (metric,), rows="objective", columns="dataset", lines="level",
-            where={"variant": variant}, title="ASCD by the probability of a w-step, ", line_title="$p_w$ = {}",
+            where={"variant": variant}, title=f"ASCD by the probability of a w-step, {variant}", line_title="$p_w$ = {}",
         )
         for variant in VARIANTS
         for metric in METRICS[:2]
