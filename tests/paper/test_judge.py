@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from twofold.paper import judge, published
+from twofold.paper import claims, judge, published
 from twofold.paper.base import PUBLISHED, THEORY, VARIANTS
 from twofold.paper.book import Book, Check
 from twofold.paper.judge import (
@@ -47,7 +48,8 @@ def book(experiment: str, *found: dict, quick: bool = False) -> Book:
 
 
 def verdict(key: str, where: Book) -> Verdict:
-    return next(v for v in decide(where) if v.key == key)
+    (found,) = decide(where, [claim for claim in claims.CLAIMS if claim.key == key])
+    return found
 
 
 def mixture(ends: Callable[[str, float], float], variants: tuple[str, ...] = VARIANTS) -> Book:
@@ -302,6 +304,132 @@ def test_rates():
     assert verdict("rates", growth(1.0)).verdict == HOLDS
     assert verdict("rates", growth(0.5)).verdict == FAILS
     assert verdict("rates", growth(1.0, factor=2.0)).verdict == FAILS  # above what the theorem guarantees
+
+
+# --- thresholds: each comparison passes on one side of its threshold and fails on the other ----------------------------
+
+
+def passed(key: str, where: Book) -> set[bool | None]:
+    """What came out of the comparisons of a claim, with the paper's settings (of `rates`: with ours)."""
+    return {check.passed for check in verdict(key, where).checks}
+
+
+def test_the_shares_that_decide_are_exact():
+    def of(passes: int, fails: int, missing: int = 0) -> str:
+        checks = [True] * passes + [False] * fails + [None] * missing
+        return verdict_of([Check("", outcome, {}) for outcome in checks])
+
+    assert (of(900, 100), of(899, 100)) == (HOLDS, IN_PART)  # one in ten
+    assert (of(500, 500), of(499, 500)) == (IN_PART, FAILS)  # half
+    assert (of(500, 0, 500), of(500, 0, 501)) == (HOLDS, TOO_LITTLE)  # half of them run
+
+
+@pytest.mark.parametrize(("left", "expected"), [(0.01, True), (0.0101, False)])
+def test_competitive_is_within_a_hundredth_of_the_gap(left: float, expected: bool):
+    found = mixture(lambda m, _: left if m in ("ascd", "asvrcd") else 0.0)
+    assert passed("competitive", found) == {expected}
+
+
+@pytest.mark.parametrize(
+    ("asvrcd", "lsgd", "expected"),
+    [(0.05, 0.375, [True] * 4), (0.0505, 0.375, [False] * 3 + [True]), (0.05, 0.374, [True] * 3 + [False])],
+)
+def test_heterogeneity_at_its_thresholds(asvrcd: float, lsgd: float, expected: list[bool]):
+    """5 % of the gap for ASVRCD; for LSGD 1.5 times as much left at σ_h = 1 as the quarter at 0.1."""
+    found = mixture(lambda m, level: {"asvrcd": asvrcd, "lsgd": lsgd if level == 1.0 else 0.25}.get(m, 0.0))
+    assert [check.passed for check in verdict("heterogeneity", found).checks] == expected
+
+
+@pytest.mark.parametrize("key", ["sharing", "hybrid"])
+@pytest.mark.parametrize(("best_at", "expected"), [(50, False), (100, True), (200, False)])
+def test_at_first_is_after_a_tenth_of_the_rounds(key: str, best_at: int, expected: bool):
+    """ASCD, or the hybrid, is ahead of ASVRCD at one record only."""
+    found = sharing((0.3, 0.2), (0.6, 0.1), 0.9) if key == "sharing" else hybrid(0.3, 0.1)
+    for one in found.documents["ews" if key == "sharing" else "hybrid"]["series"]:
+        records = [50, 100, 200]
+        if one["method"] == ("ascd" if key == "sharing" else "hybrid"):
+            early = [0.4 if record == best_at else 0.6 for record in records]
+        else:
+            early = [0.5] * 3
+        one["rounds"], one["mean"] = [0, *records, 1000], [1.0, *early, one["mean"][-1]]
+    checks = [check for check in verdict(key, found).checks if "tenth" in check.name]
+    assert {check.passed for check in checks} == {expected}
+
+
+@pytest.mark.parametrize(("asvrcd", "expected"), [(0.0501, True), (0.05, False)])
+def test_slow_is_less_than_95_per_cent_of_what_ascd_gained(asvrcd: float, expected: bool):
+    found = pictures({"lsgd": 0.5, "ascd": 0.0, "asvrcd": asvrcd})
+    assert passed("images-asvrcd", found) - {None} == {expected}
+
+
+@pytest.mark.parametrize(("theory", "expected"), [(0.01, True), (0.0101, False)])
+def test_theorys_p_w_may_be_behind_by_a_hundredth_of_the_gain(theory: float, expected: bool):
+    ends = {level: theory if level == "theory" else 0.0 for level in pw.LEVELS}
+    one = (series(end, level=level, objective="mixture", dataset="mnist") for level, end in ends.items())
+    assert passed("p_w", book("pw", *one)) - {None} == {expected}
+
+
+@pytest.mark.parametrize(("unscaled_better_on", "expected"), [(3, True), (2, False)])
+def test_three_data_sets_make_an_exception(unscaled_better_on: int, expected: bool):
+    found = scaling(0.4, 0.5, (0.4, 0.5), "loss")
+    better = images.DATASETS[:unscaled_better_on]
+    for one in found.documents["reparam"]["series"]:
+        if (one["objective"], one["level"]) == ("adaptive", "unscaled") and one["dataset"] in better:
+            one["mean"][-1] = 0.3
+    assert [check.passed for check in verdict("scaling-training", found).checks] == [True] * 8 + [expected]
+
+
+@pytest.mark.parametrize(("rise", "expected"), [(0.99e-9, True), (1.01e-9, False)])
+def test_only_rounding_may_make_a_condition_number_rise(rise: float, expected: bool, monkeypatch: pytest.MonkeyPatch):
+    def rising(loss: Any, x: float, *_: Any, **__: Any) -> Any:
+        return SimpleNamespace(L_w=(1 + rise) ** 2 if x < 0.0011 else 1.0, mu=1.0)
+
+    monkeypatch.setattr("twofold.theory.constants.mixture", rising)
+    checks = verdict("personalisation", Book([])).checks
+    assert {check.passed for check in checks if check.name.startswith("mixture")} == {expected}
+
+
+@pytest.mark.parametrize(
+    ("exponent", "factor", "expected"),
+    [
+        (0.7501, 0.5, True), (0.7499, 0.5, False), (1.2499, 0.1, True), (1.2501, 0.1, False), (1.0, 1.0, True),
+        (1.0, 1.0001, False),
+    ],
+)  # fmt: skip
+def test_rates_at_their_thresholds(exponent: float, factor: float, expected: bool):
+    assert passed("rates", growth(exponent, factor)) == {expected}
+
+
+@pytest.mark.parametrize(("points", "expected"), [(3, True), (2, None)])
+def test_a_slope_needs_three_points(points: int, expected: bool | None):
+    found = growth(1.0)
+    for one in found.documents["rates"]["series"]:
+        one["mean"] = [*one["mean"][:points], *[None] * (4 - points)]
+    assert passed("rates", found) == {expected}
+
+
+@pytest.mark.parametrize(
+    ("method", "stderr", "away", "expected"),
+    [
+        ("lsgd", 0.0, 0.0099 * 0.3764, True),  # 1 % of the published value
+        ("lsgd", 0.0, 0.0101 * 0.3764, False),
+        ("lsgd", 0.01, 0.0424, True),  # 3·√2 of our standard errors, where theirs is not known and taken to be as large
+        ("lsgd", 0.01, 0.0425, False),
+        ("ascd", 0.001, 0.0034, True),  # 3·√(0.001² + 0.0033²/30) = 0.0035
+        ("ascd", 0.001, 0.0036, False),
+    ],
+)
+def test_end_points_agree_up_to_their_thresholds(
+    method: str, stderr: float, away: float, expected: bool, tmp_path: Path
+):
+    point = next(p for p in published.POINTS if (p.experiment, p.method, p.level) == ("mx2", method, 1.0))
+    one = {**series(point.value + away, method=method, level=1.0, objective="mixture"), "stderr": [0, 0, stderr]}
+    (tmp_path / "mx2.json").write_text(json.dumps({"experiment": "mx2", "settings": {}, "series": [one]}))
+    (found,) = (c for c in compare(tmp_path) if c.point == point)
+    assert found.agrees is expected
+
+
+# --- folders ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_folder_is_judged_and_compared_with_what_was_published(tmp_path: Path):

@@ -19,7 +19,7 @@ import numpy as np
 from twofold.paper import published
 from twofold.paper.base import PUBLISHED, THEORY
 from twofold.paper.book import Book, Check, Missing
-from twofold.paper.claims import CLAIMS
+from twofold.paper.claims import CLAIMS, Claim
 
 HOLDS, IN_PART, FAILS, TOO_LITTLE, MISSING = "holds", "holds in part", "does not hold", "too little was run", "not run"
 
@@ -76,14 +76,14 @@ def judge(folder: str | os.PathLike[str]) -> list[Verdict]:
     return decide(Book.read(folder))
 
 
-def decide(book: Book) -> list[Verdict]:
-    """Judge every claim by these documents.
+def decide(book: Book, claims: Iterable[Claim] = CLAIMS) -> list[Verdict]:
+    """Judge the claims by these documents.
 
     >>> {v.key: v.verdict for v in decide(Book([]))}["competitive"]
     'not run'
     """
     verdicts = []
-    for claim in CLAIMS:
+    for claim in claims:
         checks, ours = (tuple(claim.checks(book, variant)) for variant in (PUBLISHED, THEORY))
         drawn = () if claim.experiment not in book.documents else claim.figures
         headline = checks if claim.experiment != "rates" else ours  # it has our settings only
