@@ -1,4 +1,4 @@
-"""Figures that read well on a screen and in print, for people with any colour vision."""
+"""Plots of an evaluation, readable on a screen and in print, and with any colour vision."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from twofold.evaluate import Comparison
 from twofold.extras import require
 
-# Okabe and Ito's palette: told apart with any colour blindness; the order puts the most different ones first.
+# Okabe and Ito's palette, distinguishable with any colour blindness; the most different colours come first.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 INK, QUIET, GRID = "#222222", "#767676", "#E4E4E4"
 STYLE: dict[Any, Any] = {
@@ -41,10 +41,10 @@ def clients(
     notes: Mapping[str, str] | None = None,
     baselines: Sequence[str] = (),
 ) -> Path:
-    """One dot per client and objective, with the mean as a bar through them, rounds and bytes at the side.
+    """Draw one dot per client and objective, with a bar at the mean, and rounds and bytes at the side.
 
-    `notes` adds a few words below a name (the hyper-parameter that was chosen); the rows of `baselines` are drawn in
-    another colour. The ending of `path` chooses the format (png, pdf, svg).
+    `notes` are a few words below a name (the hyper-parameter that was chosen, say); the rows named in `baselines` have
+    another colour. The ending of `path` chooses the format (png, pdf, svg). Returns the path.
     """
     require("matplotlib", "A plot", "paper")
     import matplotlib
@@ -100,7 +100,7 @@ def clients(
 
 
 def save(figure: Any, path: str | os.PathLike[str]) -> Path:
-    """Write a figure so that the same figure gives the same file, and make its folder if need be."""
+    """Write a figure, and make its folder if need be; the same figure always gives the same file."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {"Software": None}}
@@ -109,7 +109,7 @@ def save(figure: Any, path: str | os.PathLike[str]) -> Path:
 
 
 def _swarm(values: np.ndarray, width: float) -> tuple[np.ndarray, np.ndarray]:
-    """Dots that would cover each other, moved apart: up, down, up, ... around the line."""
+    """Positions of the dots, with those that would cover each other moved apart: up, down, up, …"""
     order = np.argsort(values, kind="stable")
     offsets = np.zeros(len(values))
     column = np.round(values / max(width, 1e-300))

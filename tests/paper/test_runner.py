@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from twofold.paper import available, base, cells, load, numbers, reproduce, runner, without_times
+from twofold.paper import document as document_module
 from twofold.paper.base import PUBLISHED, THEORY, Cell, Experiment, Figure
 from twofold.paper.studies.slips import AS_RUN
 
@@ -206,11 +208,23 @@ def test_other_settings_and_other_code_are_other_cells(monkeypatch: pytest.Monke
 
 def test_seeds_can_be_chosen(tmp_path: Path, known: Callable[[Experiment], None]):
     known(tiny(rounds=5))
-    reproduce("tiny", tmp_path, seeds=[7])
+    reproduce("tiny", tmp_path, seeds=[7, 4, 9])  # as many as elsewhere: nothing is compiled anew
     document = json.loads((tmp_path / "tiny.json").read_text())
-    assert {s["runs"] for s in document["series"]} == {1}
-    assert {v for s in document["series"] for v in s["stderr"]} == {0}
-    assert document["settings"]["cells"][0]["cell"]["seeds"] == [7]
+    assert {s["runs"] for s in document["series"]} == {3}
+    assert document["settings"]["cells"][0]["cell"]["seeds"] == [7, 4, 9]
+    assert pq.read_table(tmp_path / "tiny.parquet").column("seed").unique().to_pylist() == [7, 4, 9]
+
+
+def test_a_single_run_has_no_spread_and_a_short_one_ends_in_nothing():
+    columns = {"seed": [1] * 3, "round": [0, 1, 2], "loss": [3.0, 2.0, 1.0]}
+    rest = {name: [0, 1, 2] for name in ("bytes", "gradients_w", "gradients_beta")}
+    cell = replace(tiny().cells[0], metrics=("loss",), seeds=(1,)).as_dict()
+    about = {"cell": cell, "seconds": 1.0, "status": ["budget"]}
+    (found,) = document_module._series(pa.table(columns | rest), about, None)
+    assert (found["runs"], found["mean"], found["stderr"]) == (1, [3, 2, 1], [0, 0, 0])
+    two = {name: [*values, *values[:2]] for name, values in (columns | rest).items()} | {"seed": [1, 1, 1, 2, 2]}
+    (found,) = document_module._series(pa.table(two), {**about, "cell": {**cell, "seeds": [1, 2]}}, None)
+    assert (found["mean"], found["stderr"]) == ([3, 2, None], [0, 0, None])
 
 
 def test_a_run_that_diverges_is_told_and_leaves_no_number(tmp_path: Path, known: Callable[[Experiment], None]):

@@ -1,7 +1,7 @@
-"""What the paper published, as far as it is known: end points of its curves and its two tables of running times.
+"""What the paper published, as far as it is known: end points of its curves, and its two tables of running times.
 
-The end points are those of shared/paper/notes.md, read from the authors' stored results. `sound` says whether a right
-implementation with the same settings should end there too; where it says no, `why` says what was different.
+The end points were read from the authors' stored results. `sound` says whether a correct implementation with the same
+settings should end there too; where it is false, `why` gives the reason.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ ROUND = 1000
 
 @dataclass(frozen=True)
 class Point:
-    """A published value at one round, with the labels of the series that it belongs to."""
+    """A published value at one round, with the labels of its series."""
 
     experiment: str
     method: str
@@ -30,7 +30,7 @@ class Point:
 
 
 _EARLIER = "the stored curve came from an earlier version of the authors' code and stops short of the optimum"
-_LSGD = "its step on w was divided by M once more"
+_LSGD = "its step on w was divided by M once too often"
 _ASVRCD = "its full gradient was 50 times too small"
 _SHARED = "devices shared images, and tested on each other's training images"
 

@@ -1,4 +1,4 @@
-"""What the page says about each experiment, and which of its dimensions become lines and panels: words, no numbers."""
+"""What the page says about each experiment, and which labels become lines and panels. Words only, no numbers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Scale = Literal["linear", "log"]
 class Chapter:
     """One experiment on the page: its title, the question it answers, and how its series are laid out.
 
-    `lines` and `panels` name the field of a series that tells curves, and panels, apart; all other fields with more
-    than one value become choices above the figure. `level` writes a level where its data set alone does not say what it
-    is; `metrics` are shown, or all if there are none. `together` are fields that the panels already tell apart.
+    `lines` names the label that distinguishes curves, `panels` the one that distinguishes panels; all other labels with
+    more than one value become choices above the figure. `level` is the pattern for a level whose data set does not say
+    what it is. Only `metrics` are shown, or all if it is empty. `together` are labels that go with the panels.
     """
 
     name: str
@@ -37,8 +37,8 @@ CHAPTERS: tuple[Chapter, ...] = (
         "mx2",
         "Mixture",
         "The mixture objective on synthetic data",
-        "Are general solvers competitive with L2SGD+ and pFedMe, which were made for this one objective, and who "
-        "suffers from heterogeneity?",
+        "Are general solvers competitive with L2SGD+ and pFedMe, which were made for this one objective, and which "
+        "methods suffer from heterogeneity?",
         "One panel for each level of heterogeneity `σ_h`: the larger, the more the clients differ.",
     ),
     Chapter(
@@ -80,7 +80,7 @@ CHAPTERS: tuple[Chapter, ...] = (
         "Relaxation Λ",
         "The relaxation parameter Λ of multi-task learning",
         "Is Λ = 10 better than both 1 and 100?",
-        "One line for each Λ. Losses of different Λ are those of different problems: only accuracies can be compared.",
+        "One line for each Λ. Losses for different Λ belong to different problems: only accuracies can be compared.",
         lines="level",
         panels="dataset",
         level="Λ = {}",
@@ -111,8 +111,8 @@ CHAPTERS: tuple[Chapter, ...] = (
         "hybrid",
         "Hybrid",
         "ASCD first, then ASVRCD",
-        "The paper suggests to begin without control variates and to add them later, but never runs it. Does it pay?",
-        "The switch is automatic; the rounds it takes to decide are counted.",
+        "The paper suggests starting without control variates and adding them later, but never tries it. Does it pay?",
+        "The switch is automatic; the rounds that it costs to decide are counted.",
         part="beyond",
     ),
     Chapter(
@@ -120,8 +120,8 @@ CHAPTERS: tuple[Chapter, ...] = (
         "As run",
         "The published image runs with their slips put back",
         "Do the slips explain why the published curves on images are not ours?",
-        "MNIST. With the slips: LSGD’s step on w divided by M once more, ASVRCD’s full gradient 50 times too small, devices "
-        "that share images. As published: the same settings with the slips mended.",
+        "MNIST. With the slips: LSGD’s step on w divided by M once too often, ASVRCD’s full gradient 50 times too small, "
+        "devices that share images. As published: the same settings with the slips corrected.",
         part="beyond",
     ),
 )
@@ -178,7 +178,7 @@ DATASETS = {
     "chain": "chain",
 }
 LEVELS = {"synthetic": "σ_h = {}", "chain": "κ_w = {}", "school": "ridge {}"}
-"""What a level is, by data set; for images it is the number K of labels per client."""
+"""What a level means, by data set; for images it is the number K of labels per client."""
 LABELS = {
     "method": "Method",
     "metric": "Measure",
@@ -198,7 +198,11 @@ VARIANTS = ("with the slips", "as published", "by theory")
 
 
 def title(field: str, value: Any, chapter: Chapter | None = None, dataset: Any = None) -> str:
-    """A value of one field of a series, as a reader wants to see it; `_` and `^` lower and raise what follows."""
+    """The value of a label as a reader wants to see it; `_` lowers and `^` raises what follows.
+
+    >>> title("level", 0.1, dataset="synthetic"), title("method", "ascd")
+    ('σ_h = 0.1', 'ASCD')
+    """
     text = str(value)
     if field == "level":
         number = f"{value:g}" if isinstance(value, int | float) else "theory’s" if value == "theory" else plain(text)
@@ -212,5 +216,5 @@ def title(field: str, value: Any, chapter: Chapter | None = None, dataset: Any =
 
 
 def plain(text: str) -> str:
-    """A foreign word in which `_` and `^` mean nothing."""
+    """A word from outside, in which `_` and `^` are to mean nothing."""
     return text.replace("_", " ").replace("^", " ").replace("`", "'")

@@ -1,4 +1,4 @@
-"""From a result document to what page.js draws: rounded to what an eye can see, each array stored once."""
+"""Turns a result document into what page.js draws: numbers rounded to what an eye can see, each array stored once."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Series = Mapping[str, Any]
 
 
 class Pool:
-    """Arrays of numbers, each kept once: many series share their rounds and bytes."""
+    """Arrays of numbers, each stored once: many series share their rounds and bytes."""
 
     def __init__(self) -> None:
         self.arrays: list[list[float | int | None]] = []
         self._index: dict[str, int] = {}
 
     def add(self, values: Sequence[float | int | None]) -> int:
-        """The number under which these values are kept."""
+        """Store these values, unless they are stored already, and return their index."""
         key = json.dumps(values)
         if key not in self._index:
             self._index[key] = len(self.arrays)
@@ -33,7 +33,7 @@ class Pool:
 
 
 def payload(chapter: Chapter, series: Sequence[Series], published: Sequence[Series], pool: Pool) -> dict[str, Any]:
-    """Everything that the page's script needs to know of one figure."""
+    """Everything that page.js needs to know about one figure."""
     values = distinct(chapter, series)
     lines, panels = layout(chapter, values)
     names = {field: titles(field, values[field], chapter, series) for field in FIELDS}
@@ -61,7 +61,7 @@ def payload(chapter: Chapter, series: Sequence[Series], published: Sequence[Seri
 
 
 def curve(series: Series, pool: Pool) -> dict[str, Any]:
-    """One series: where it belongs, and its arrays as numbers in the pool."""
+    """One series: its labels, and its arrays as indices into the pool."""
     mean = [number(value) for value in series["mean"]]
     out: dict[str, Any] = {"at": at(series), "runs": series.get("runs") or 1, "x": {}, "mean": pool.add(_short(mean))}
     for key in AXES:
@@ -76,18 +76,18 @@ def curve(series: Series, pool: Pool) -> dict[str, Any]:
 
 
 def drawable(series: Series) -> bool:
-    """Whether there is a curve in it: values, and something to draw them against."""
+    """Whether a series can be drawn: it has several values, and something to draw them against."""
     mean = series.get("mean")
     return isinstance(mean, list) and len(mean) > 1 and any(_fits(series.get(key), mean) for key in AXES)
 
 
 def at(series: Series) -> dict[str, Any]:
-    """The fields that say which series it is."""
+    """The fields that identify a series."""
     return {field: series[field] for field in FIELDS if series.get(field) is not None}
 
 
 def distinct(chapter: Chapter, series: Sequence[Series]) -> dict[str, list[Any]]:
-    """The values of each field: the known ones in their order, numbers by size, the rest as they came."""
+    """The distinct values of each field: known ones in their usual order, numbers by size, the rest as they come."""
     found = {}
     known = {"variant": VARIANTS, "metric": chapter.metrics or tuple(METRICS), "method": tuple(METHODS)}
     for field in FIELDS:
@@ -101,7 +101,7 @@ def distinct(chapter: Chapter, series: Sequence[Series]) -> dict[str, list[Any]]
 
 
 def layout(chapter: Chapter, values: Mapping[str, list[Any]]) -> tuple[str, str]:
-    """The fields that become lines and panels: the chapter's, or others where these do not tell the series apart."""
+    """The fields that become lines and panels: the chapter's, or others where those have only one value."""
     lines = chapter.lines
     if len(values[lines]) < 2:
         lines = next((f for f in ("method", "level") if f != chapter.panels and len(values[f]) > 1), lines)
@@ -109,18 +109,18 @@ def layout(chapter: Chapter, values: Mapping[str, list[Any]]) -> tuple[str, str]
 
 
 def titles(field: str, values: Sequence[Any], chapter: Chapter, series: Sequence[Series]) -> list[str]:
-    """The values of a field in words; what a level is depends on the data set that it is a level of."""
+    """The values of a field in words; what a level means depends on its data set."""
     homes = {s.get(field): s.get("dataset") for s in series}
     return [title(field, value, chapter, homes.get(value)) for value in values]
 
 
 def _sorted(series: Sequence[Series], values: Mapping[str, list[Any]]) -> list[Series]:
-    """In the order of the choices, so that the first series is what the page shows first."""
+    """The series in the order of the choices: the page shows the first one first."""
     return sorted(series, key=lambda s: [values[f].index(s[f]) if s.get(f) is not None else -1 for f in FIELDS])
 
 
 def _styles(field: str, values: Sequence[Any], names: Sequence[str]) -> list[dict[str, Any]]:
-    """A colour, a dash and a symbol for each line; a method keeps its own on the whole page."""
+    """A colour, a dash and a symbol for each line; a method has the same ones on the whole page."""
     styles = []
     for i, value in enumerate(values or [None]):
         colour, dash = OTHERS[i % len(OTHERS)]
@@ -151,7 +151,11 @@ def _point(published: Series, series: Sequence[Series]) -> dict[str, Any]:
 
 
 def number(value: Any) -> float | int | None:
-    """A finite number, or None for anything else: JSON has no NaN."""
+    """The value if it is a finite number, else None: JSON has no NaN.
+
+    >>> number(0.5), number(float("inf")), number("x"), number(True)
+    (0.5, None, None, None)
+    """
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return value
@@ -162,6 +166,6 @@ def _fits(values: Any, mean: Sequence[Any]) -> bool:
 
 
 def _short(values: Iterable[Any], digits: int = 5) -> list[float | int | None]:
-    """Numbers with a few digits; whole ones as such."""
+    """Numbers with a few significant digits; whole ones as integers."""
     rounded = (None if (value := number(v)) is None else float(f"{value:.{digits}g}") for v in values)
     return [int(v) if v is not None and v.is_integer() and abs(v) < 1e15 else v for v in rounded]

@@ -1,4 +1,4 @@
-"""The results of a folder as one Markdown document: verdicts, end points, optima, times and figures, for a repository."""
+"""The results of a folder as one Markdown document for a repository: verdicts, end points, optima, times and figures."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from twofold.errors import InputError
+from twofold.extras import require
 from twofold.paper.base import LABELS
 from twofold.paper.book import Book
 from twofold.paper.judge import compare, decide, table
 
 HEAD = """# Every experiment of the paper, run again
 
-Written by `twofold report DIR --markdown FILE` from what `twofold reproduce` left in DIR; nothing here was typed by hand.
-Each claim has a rule that anyone can read (`twofold.paper.judge`): it *holds* if at most one of its
+Written by `twofold report DIR --markdown FILE` from the results of `twofold reproduce` in DIR; nothing here was typed by hand.
+Each claim has a rule that anyone can read (`twofold.paper.claims`): it *holds* if at most one of its
 comparisons in ten fails, *in part* if at least half of them pass, and otherwise *does not hold*. `as published` has the
-paper's settings with its slips mended, `by theory` sets nothing by hand. The page that `twofold report DIR` makes shows the
+paper's settings with its slips corrected, `by theory` sets nothing by hand. The page that `twofold report DIR` makes shows the
 same with every comparison and interactive curves.
 """
 
 
 def write(folder: str | os.PathLike[str], out: str | os.PathLike[str]) -> Path:
-    """Write the document, and beside it, in a folder of its own name, the figures that decide the claims."""
+    """Write the document, and the figures that decide the claims into a folder of the same name beside it."""
     book, out = Book.read(folder), Path(out)
     if not book.documents:
         raise InputError(f"There are no results in {folder}: run `twofold reproduce all --out {folder}` first.")
@@ -48,8 +49,9 @@ def write(folder: str | os.PathLike[str], out: str | os.PathLike[str]) -> Path:
 
 
 def _small(source: Path, target: Path) -> None:
-    """A copy with few colours, a quarter of the size; lines and letters lose nothing that one could see."""
-    from PIL import Image  # comes with matplotlib
+    """Copy a figure with fewer colours, at a quarter of the size; nobody could see a difference in lines and letters."""
+    require("PIL", "Copying a figure", "paper")  # it comes with matplotlib
+    from PIL import Image
 
     target.parent.mkdir(parents=True, exist_ok=True)
     with Image.open(source) as image:

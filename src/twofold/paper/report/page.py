@@ -13,6 +13,7 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,7 @@ def page(folder: Path) -> str:
 
 
 def read(folder: Path) -> tuple[dict[str, Document], dict[str, str]]:
-    """The result documents of a folder by name, and for each JSON file that is none, why."""
+    """The result documents of a folder by name; and for each JSON file that is not one, the reason."""
     documents: dict[str, Document] = {}
     unreadable: dict[str, str] = {}
     for path in sorted(folder.glob("*.json")):
@@ -97,7 +98,7 @@ def read(folder: Path) -> tuple[dict[str, Document], dict[str, str]]:
         if isinstance(document, dict) and isinstance(document.get("series"), list):
             documents[path.stem] = document
         else:
-            unreadable[path.stem] = f"{path.name} is no result: it has no list “series”."
+            unreadable[path.stem] = f"{path.name} is not a result: it has no list “series”."
     return documents, unreadable
 
 
@@ -141,7 +142,7 @@ def _curves(chapter: Chapter, document: Document | None) -> list[Series]:
 
 
 def shown(chapter: Chapter, document: Document) -> list[Series]:
-    """The series of a document that its chapter shows; a table of times shows each run's seconds as its only point."""
+    """The series of a document that its chapter shows; in the table of times, each run's seconds are its only point."""
     found = [s for s in document["series"] if isinstance(s, dict)]
     if chapter.metrics == ("seconds",):
         timed = (s for s in found if s.get("metric") == "loss" and figures.number(s.get("seconds")) is not None)
@@ -155,7 +156,7 @@ def shown(chapter: Chapter, document: Document) -> list[Series]:
 
 
 def _published(chapter: Chapter) -> list[dict[str, Any]]:
-    """The published end points of one experiment; for the times, the paper's two tables."""
+    """The published end points of one experiment; for the times, those are the paper's two tables."""
     if chapter.metrics != ("seconds",):
         return published.points(chapter.name)
     return [
@@ -259,6 +260,7 @@ def _asset(name: str) -> str:
     return resources.files("twofold.paper.report").joinpath(name).read_text(encoding="utf-8")
 
 
+@cache
 def _library() -> str:
     """plotly.js from the installed package; nothing in it may end the script element."""
     offline = require("plotly.offline", "The report", "paper")

@@ -1,6 +1,6 @@
-"""The slips of the paper as data: what is printed, what is right, what follows from it, and how we know.
+"""The slips of the paper: what is printed, what is right, the effect, and how we know.
 
-Formulas stand between backticks; `^` and `_` inside them raise and lower the next letter or the next parenthesis.
+Formulas are between backticks; inside them `^` raises and `_` lowers the next word or parenthesis.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ Area = Literal["algorithms", "theory", "experiments"]
 
 @dataclass(frozen=True)
 class Slip:
-    """One slip: where it stands, what is printed, what is right, its effect, and the evidence.
+    """One slip: where it is, what is printed, what is right, its effect, and the evidence.
 
-    `tests` names tests of ours that show it; `evidence` says in words how else it is known.
+    `tests` are the names of our tests that show it; `evidence` says how else it is known.
     """
 
     area: Area
@@ -182,7 +182,7 @@ THEORY = (
         "Proof of Theorem lb, the construction",
         "`f_m(w, β_m) = g(w) + h(β_m)`",
         "`g_m(w)`, a part of g for each client",
-        "As printed every client holds the whole of g and could minimise it without a word; the bound itself stands.",
+        "As printed every client holds the whole of g and could minimise it without communicating; the bound itself stands.",
         INSPECTION,
     ),
     Slip(
@@ -257,7 +257,7 @@ EXPERIMENTS = (
         "Synthetic experiments, LSGD-PFL",
         "η = 0.01 in the scaled space",
         "η = 0.01 in the unscaled space, with the 1/M on β: an effective step of 0.0005 for β",
-        "Its slow curve is a tiny step, not heterogeneity. The theory's step stands beside it in the figures.",
+        "Its curve is slow because of the tiny step, not because of heterogeneity. Theory's step is shown beside it in the figures.",
         CODE,
     ),
     Slip(
@@ -273,7 +273,7 @@ EXPERIMENTS = (
         "Synthetic mixture, L2SGD+ and ASVRCD-PFL",
         "the curves of the figure",
         "stored by an earlier version of the authors' code; they stop short of the optimum",
-        "Right implementations with the same settings end lower: L2SGD+ within 1e-6 of the optimum for σ_h = 0.3 and "
+        "Correct implementations with the same settings end lower: L2SGD+ within 1e-6 of the optimum for σ_h = 0.3 and "
         "1e-9 for 1.0, ASVRCD-PFL within 2e-3 for all three.",
         CHECKED,
     ),
@@ -297,7 +297,7 @@ EXPERIMENTS = (
         "experiments",
         "Synthetic weight sharing, gradient of β",
         "`(1/M) ∇_β f_m`",
-        "run without the 1/M, which is the right method on private features stretched by √M",
+        "run without the 1/M, which is the correct method on private features stretched by √M",
         "Together with the wrong smoothness the two slips nearly cancel. Our runs as published do the same.",
         FOUND,
     ),
@@ -305,7 +305,7 @@ EXPERIMENTS = (
         "experiments",
         "Images, LSGD-PFL’s step on w",
         "`w_m` moves by `η ∇_w f_m`",
-        "that step was divided by M once more",
+        "that step was divided by M once too often",
         "The published LSGD-PFL hardly moves w, and looks worse than it is.",
         FOUND,
     ),

@@ -1,4 +1,4 @@
-"""ASCD first, then ASVRCD: what the paper suggests after both comparisons and never runs (beyond the paper)."""
+"""ASCD first, then ASVRCD: what the paper suggests after both comparisons but never runs (beyond the paper)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ METHODS: dict[str, Plain] = {"ascd": {}, "asvrcd": {}, "hybrid": {}}
 EXPERIMENT = Experiment(
     name="hybrid",
     title="ASCD first, then ASVRCD",
-    # ASCD and ASVRCD are run as in mx2, ews and images: where those have been run, their cells are taken over.
+    # ASCD and ASVRCD run as in mx2, ews and images; where those have been run, their cells are reused.
     cells=tuple(
         cell
         for variant in VARIANTS

@@ -23,10 +23,10 @@ FACTS = {
     "partition": "without replacement: no test image of a client is a training image of another. The published runs drew with "
     "replacement and let every device scan the same file from its start",
     "as published": "𝓛' = 1, μ' = 0.01, μ = μ'/(3M), ρ = p_w/n; LSGD with ASVRCD's η = 1/(4𝓛) and τ = 5; zero start",
-    "not taken over": "the published LSGD divided its step on w by M once more, and the published ASVRCD's full gradient was that of "
+    "not taken over": "the published LSGD divided its step on w by M once too often, and the published ASVRCD's full gradient was that of "
     "0.02 times the mean loss, 50 times too small; the published loss axis has the same factor 0.02",
-    "by theory": "the strong convexity that the paper only assumes is really there: a ridge of μ' = 0.01; everything else from "
-    "certified constants, nothing set by hand. CIFAR-10 with K = 2 only, for time. Losses of the two variants are those of "
+    "by theory": "the strong convexity that the paper assumes is really there, by a ridge of μ' = 0.01; everything else from "
+    "certified constants, nothing set by hand. CIFAR-10 with K = 2 only, to save time. Losses of the two variants belong to "
     "different problems",
     "accuracy": "with the private part alone, as in the paper; accuracy_personal: with what each objective predicts with (the "
     "blend of w and β for APFL2)",
@@ -45,7 +45,7 @@ def parameters(objective: str, labels: int, Lambda: float = 1.0, lam: float | No
 
 
 def problem(dataset: str, objective: Plain, variant: str, labels: int = 2, **more: Any) -> dict[str, Any]:
-    """One objective on one data set; by theory it has the ridge that the paper's μ' stands for."""
+    """One objective on one data set; \"by theory\" it has the ridge that the paper's μ' stands for."""
     ridge = RIDGE if variant == THEORY else 0.0
     made = {
         "data": "images",
@@ -60,7 +60,7 @@ def problem(dataset: str, objective: Plain, variant: str, labels: int = 2, **mor
 
 
 def levels(variant: str, dataset: str) -> tuple[int, ...]:
-    """The numbers of labels per client; CIFAR-10 takes as long as all others together, so ours has it for K = 2 only."""
+    """The numbers of labels per client; CIFAR-10 takes as long as all others together, so \"by theory\" has only K = 2."""
     return LABELS_PER_CLIENT[:1] if (variant, dataset) == (THEORY, "cifar10") else LABELS_PER_CLIENT
 
 

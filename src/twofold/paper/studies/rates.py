@@ -44,7 +44,7 @@ def _cells() -> tuple[Cell, ...]:
 
 
 def summary(document: dict[str, Any]) -> dict[str, Any]:
-    """One series per objective and method: the rounds to ε (`mean`) against √(L^w/μ) (`condition`), and theory's beside it."""
+    """One series per objective and method, of the rounds to ε (`mean`) against √(L^w/μ) (`condition`), and theory's beside it."""
 
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for about in document["settings"]["cells"]:

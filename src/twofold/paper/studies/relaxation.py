@@ -41,7 +41,7 @@ EXPERIMENT = Experiment(
         "which method it ran: here it is ASCD, its recommendation for images",
         "as published": "𝓛' = 1, μ' = 0.01, μ = μ'/(3M)",
         "by theory": "with the ridge μ' = 0.01 and certified constants",
-        "loss": "losses of different Λ are those of different problems: only accuracies can be compared",
+        "loss": "losses for different Λ belong to different problems: only accuracies can be compared",
         "runs": "five seeds of the method on one partition of each data set; recorded every 20 rounds; float32",
     },
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The published image runs with their slips put back, beside the mended ones: why our end points are not theirs."""
+"""The published image runs with their slips put back, beside the corrected ones: why our end points are not theirs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ CLIENTS = 20
 
 
 def cell(method: str, objective: str, K: int, variant: str) -> Cell:
-    """One method on MNIST, right or with the slips that its published run had."""
+    """One method on MNIST, correct or with the slips of its published run."""
     slips: dict[str, Any] = {"shared": True} if variant == AS_RUN else {}
     if variant == AS_RUN and method == "lsgd":
-        slips["rescale"] = 1 / CLIENTS  # its step on w is divided by M once more
+        slips["rescale"] = 1 / CLIENTS  # which divides its step on w by M once too often
     return Cell(
         method, problem(DATASET, parameters(objective, K), PUBLISHED, K, **slips), objective, DATASET, K, variant,
         METHODS[method], metrics=METRICS, every=20, wide=False, faulty=variant == AS_RUN,
@@ -38,13 +38,13 @@ EXPERIMENT = Experiment(
             f"slips-{variant.replace(' ', '-')}-{metric}", (metric,), rows="objective", where={"variant": variant},
             title=f"MNIST, {words}", column_title="K = {}",
         )
-        for variant, words in ((AS_RUN, "with the slips of the published runs"), (PUBLISHED, "slips mended"))
+        for variant, words in ((AS_RUN, "with the slips of the published runs"), (PUBLISHED, "slips corrected"))
         for metric in ("loss", "accuracy")
     ),
     facts={
         **{name: FACTS[name] for name in ("problem", "as published", "accuracy", "runs")},
-        AS_RUN: "LSGD's step on w divided by M once more; ASVRCD's full gradient that of 0.02 times the mean loss; labels drawn "
+        AS_RUN: "LSGD's step on w divided by M once too often; ASVRCD's full gradient that of 0.02 times the mean loss; labels drawn "
         "with replacement, and every device scans the same file from its start",
-        "not known": "the seed of the published labels and the order of their file, so single figures differ by a few per cent",
+        "not known": "the seed of the published labels and the order of their file, so individual figures differ by a few per cent",
     },
 )  # fmt: skip
