@@ -67,8 +67,8 @@ def scanned(y: np.ndarray, clients: int, labels: int, train: int, test: int, see
     """The published partition: labels drawn with replacement, and then the first rows of the file that have one of them.
 
     >>> split = scanned(np.array([0, 1, 0, 1, 0, 1]), clients=2, labels=4, train=2, test=1)
-    >>> [rows.tolist() for rows in split.train]  # both clients hold the same rows
-    [[0, 1], [0, 1]]
+    >>> [rows.tolist() for rows in split.train]  # both clients hold row 0
+    [[0, 1], [0, 2]]
     """
     random = np.random.default_rng(seed)
     chosen = [np.unique(random.choice(np.unique(y), labels)) for _ in range(clients)]

@@ -23,8 +23,8 @@ FACTS = {
     "partition": "without replacement: no test image of a client is a training image of another. The published runs drew with "
     "replacement and let every device scan the same file from its start",
     "as published": "𝓛' = 1, μ' = 0.01, μ = μ'/(3M), ρ = p_w/n; LSGD with ASVRCD's η = 1/(4𝓛) and τ = 5; zero start",
-    "not taken over": "the published LSGD divided its step on w by M once too often, and the published ASVRCD's full gradient was that of "
-    "0.02 times the mean loss, 50 times too small; the published loss axis has the same factor 0.02",
+    "not taken over": "the published LSGD divided its step on w by M once too often, and the published ASVRCD's full gradient was "
+    "that of 0.02 times the mean loss, 50 times too small; the published loss axis has the same factor 0.02",
     "by theory": "the strong convexity that the paper assumes is really there, by a ridge of μ' = 0.01; everything else from "
     "certified constants, nothing set by hand. CIFAR-10 with K = 2 only, to save time. Losses of the two variants belong to "
     "different problems",
