@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pyarrow import parquet
-from report.made_up import make_up
+from paper.report.made_up import make_up
 from typer.testing import CliRunner
 
 import twofold as tw
