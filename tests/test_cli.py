@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from pyarrow import parquet
-from paper.report.made_up import make_up
 from typer.testing import CliRunner
 
 import twofold as tw
+from paper.report.made_up import make_up
 from problems import CONFIG
 from twofold.cli import EXAMPLE, Kind, app
 
