@@ -32,7 +32,7 @@ class Setup(NamedTuple):
     provenance: str  # which data files were read, in a sentence
 
 
-class Source(NamedTuple):
+class DataSource(NamedTuple):
     """Clients, their loss, the μ' and 𝓛' that the published runs assumed, and what is measured besides the loss."""
 
     clients: tw.Clients
@@ -113,7 +113,7 @@ def _accuracy_of_prediction(
 # --- synthetic data -----------------------------------------------------------------------------------------------------
 
 
-def _mixture(sigma_h: float, clients: int, rows: int) -> Source:
+def _mixture(sigma_h: float, clients: int, rows: int) -> DataSource:
     made = tw.data.synthetic.mixture(sigma_h, clients, rows)
     known = tw.data.synthetic.paper_constants(made)
     truth = made.beta_star
@@ -122,7 +122,7 @@ def _mixture(sigma_h: float, clients: int, rows: int) -> Source:
         """Σ_m ‖β_m − β*_m‖²."""
         return jnp.sum(jnp.square(beta - truth))
 
-    return Source(
+    return DataSource(
         clients=tw.Clients.from_list(made.clients),
         loss=tw.losses.logistic(),
         assumed=LossConstants(known.mu, known.smoothness, known.smoothness),
@@ -131,7 +131,7 @@ def _mixture(sigma_h: float, clients: int, rows: int) -> Source:
     )
 
 
-def _sharing(sigma_h: float, clients: int, rows: int, stretch: bool = False) -> Source:
+def _sharing(sigma_h: float, clients: int, rows: int, stretch: bool = False) -> DataSource:
     """Weight sharing; `stretch` multiplies the private features by √M, and thereby the step on β by M.
 
     The published code has no 1/M in its gradient of β. A step M times as long on β is the correct method on β/√M, which
@@ -150,7 +150,7 @@ def _sharing(sigma_h: float, clients: int, rows: int, stretch: bool = False) -> 
         return jnp.sum(jnp.square(w - w_star)) + jnp.sum(jnp.square(factor * beta - beta_star)) / clients
 
     mu = tw.data.synthetic.paper_constants(made).mu
-    return Source(
+    return DataSource(
         clients=tw.Clients.from_list([(x * scale, y) for x, y in made.clients]),
         loss=tw.losses.logistic(),
         assumed=LossConstants(mu, norms[:, :shared].max(), norms[:, shared:].max()),
@@ -171,7 +171,7 @@ def _normalised(name: str, parts: tuple[str, ...] | None) -> tuple[np.ndarray, n
 def _images(
     name: str, labels: int, clients: int, train: int, test: int, l2: float = 0.0, parts: Sequence[str] | None = None,
     seed: int = 0, shared: bool = False,
-) -> Source:  # fmt: skip
+) -> DataSource:  # fmt: skip
     """K labels per client, softmax regression with an intercept (the published model has one, the paper's text does not).
 
     `shared`: devices take the same images of the file, as in the published runs.
@@ -181,7 +181,7 @@ def _images(
     split = partition(y, clients, labels, train, test, seed)
     training, testing = split.take(x, y)
     test_x, test_y = (jnp.asarray(np.stack(arrays)) for arrays in zip(*testing, strict=True))
-    return Source(
+    return DataSource(
         clients=tw.Clients.from_list(training),
         loss=tw.losses.softmax(10, l2=l2, intercept=True),
         assumed=LossConstants(0.01, 1.0, 1.0),
@@ -191,7 +191,7 @@ def _images(
     )
 
 
-def _school(schools: int, l2: float) -> Source:
+def _school(schools: int, l2: float) -> DataSource:
     """The pupils of the first schools; features and scores are standardised over them, then rows are scaled to norm ≤ 1.
 
     The constant column is left out.
@@ -204,10 +204,10 @@ def _school(schools: int, l2: float) -> Source:
     y = tw.data.normalise.standardise(np.concatenate([y for _, y in pairs])[:, None])[:, 0]
     clients = tw.Clients.from_list(list(zip(np.split(x, counts), np.split(y, counts), strict=True)))
     files = ", ".join(f"{name} (md5 {md5})" for name, md5 in loaded.files)
-    return Source(clients, tw.losses.squared(l2=l2), None, {}, f"School: {schools} schools from {files}.")
+    return DataSource(clients, tw.losses.squared(l2=l2), None, {}, f"School: {schools} schools from {files}.")
 
 
-SOURCES: dict[str, Callable[..., Source]] = {
+SOURCES: dict[str, Callable[..., DataSource]] = {
     "mixture": _mixture, "sharing": _sharing, "images": _images, "school": _school,
 }  # fmt: skip
 """Where clients come from, by the value of `data` in a cell's problem."""

@@ -14,7 +14,7 @@ FEW_ROWS = 16
 CAPTION = "The last point of each series, ± one standard error; below it, where it is known, the paper’s."
 
 
-class EndPoint(NamedTuple):
+class TableCell(NamedTuple):
     """One cell of the table."""
 
     value: str
@@ -28,7 +28,7 @@ class Line(NamedTuple):
 
     name: str
     variant: str
-    cells: list[EndPoint]
+    cells: list[TableCell]
 
 
 class Head(NamedTuple):
@@ -119,13 +119,13 @@ def _lines(
         yield Line(name, variant or "", [_cell(cells.get(c), known, notes) for c in columns])
 
 
-def _cell(series: Series | None, known: Sequence[Series], notes: dict[str, str]) -> EndPoint:
+def _cell(series: Series | None, known: Sequence[Series], notes: dict[str, str]) -> TableCell:
     """Our end point beside the paper's."""
     if series is None:
-        return EndPoint("–")
+        return TableCell("–")
     ours, spread = last(series["mean"]), last(series.get("stderr"))
     runs, diverged = series.get("runs") or 1, series.get("diverged") or 0
-    return EndPoint(
+    return TableCell(
         value="–" if ours is None else f"{ours:.4g}",
         spread=_spread(spread) if ours is not None and spread else "",
         diverged=f"{diverged} of {runs}" if diverged else "",
@@ -163,7 +163,7 @@ def _optima(block: Sequence[Series], columns: Sequence[Any], across: str) -> lis
     if len(best) > 1 and len({tuple(sorted(map(repr, found.items()))) for found in best.values()}) == 1:
         best = {"": next(iter(best.values()))}
     return [
-        Line("optimum", variant or "", [EndPoint(f"{found[c]:.12g}" if c in found else "–") for c in columns])
+        Line("optimum", variant or "", [TableCell(f"{found[c]:.12g}" if c in found else "–") for c in columns])
         for variant, found in best.items()
     ]
 

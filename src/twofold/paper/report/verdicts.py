@@ -35,7 +35,7 @@ class Tally:
     style: str
 
 
-class Row(NamedTuple):
+class ClaimRow(NamedTuple):
     """One row of the table: a verdict, its chips (word, style, settings), and its comparisons side by side."""
 
     verdict: Verdict
@@ -85,14 +85,16 @@ def _claims(count: int, verdict: str) -> str:
     return noun + (verdict if count == 1 else verdict.replace("holds", "hold").replace("does", "do"))
 
 
-def rows(verdicts: Sequence[Verdict], present: set[str], quick: set[str], commands: Mapping[str, str]) -> list[Row]:
+def rows(
+    verdicts: Sequence[Verdict], present: set[str], quick: set[str], commands: Mapping[str, str]
+) -> list[ClaimRow]:
     """The rows of the table of claims."""
     out = []
     for v in verdicts:
         settings, comparisons = _comparisons(v)
         command = commands.get(v.experiment, "") if v.experiment not in present else ""
         chapter = KNOWN.get(v.experiment)
-        out.append(Row(v, _chips(v, v.experiment in quick), settings, comparisons, chapter, command))
+        out.append(ClaimRow(v, _chips(v, v.experiment in quick), settings, comparisons, chapter, command))
     return out
 
 
