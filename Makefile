@@ -20,7 +20,7 @@ BIN := $(VENV)/bin
 help:
 	@sed -n 's/^#   //p' Makefile
 
-demo: $(VENV)/.core
+demo: $(VENV)/.demo
 	@$(BIN)/twofold demo $(ARGS)
 
 test: $(VENV)/.dev
@@ -44,9 +44,10 @@ clean:
 
 # One stamp for each set of extras. `python -m venv` on a folder that exists mends it and keeps what is installed.
 $(VENV)/.core: EXTRAS :=
+$(VENV)/.demo: EXTRAS := [paper,sklearn]
 $(VENV)/.dev: EXTRAS := [dev]
 $(VENV)/.bench: EXTRAS := [bench]
-$(VENV)/.core $(VENV)/.dev $(VENV)/.bench: pyproject.toml
+$(VENV)/.core $(VENV)/.demo $(VENV)/.dev $(VENV)/.bench: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"twofold needs Python 3.11 or newer, and $(PYTHON) is {sys.version.split()[0]}. Name another: make PYTHON=python3.12 ...")'
 	@echo "Installing twofold$(EXTRAS) into $(VENV) (a minute or two) ..."
 	@$(PYTHON) -m venv $(VENV)

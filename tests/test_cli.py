@@ -15,8 +15,8 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 import twofold as tw
+from paper.report.made_up import make_up
 from problems import CONFIG
-from report.made_up import make_up
 from twofold.cli import EXAMPLE, Kind, app
 
 
@@ -256,7 +256,7 @@ def test_list_names_everything_there_is() -> None:
 
 
 def test_reproduce_runs_and_reports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import twofold.experiments
+    import twofold.paper
 
     asked = []
 
@@ -265,7 +265,7 @@ def test_reproduce_runs_and_reports(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         make_up(out, only=("mx2",))
         return [str(out / "mx2.json")]
 
-    monkeypatch.setattr(twofold.experiments, "reproduce", reproduce)
+    monkeypatch.setattr(twofold.paper, "reproduce", reproduce)
     out = tmp_path / "r"
     done = Done("reproduce", "mx2", "ews", "--out", str(out), "--quick")
     assert done.code == 0, done.output

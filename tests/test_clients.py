@@ -492,6 +492,14 @@ def test_split_does_not_depend_on_the_other_clients():
     assert len(splits) == 5
 
 
+@pytest.mark.parametrize("stratify", [False, True])
+def test_every_client_gets_a_split_of_its_own(stratify):
+    """Clients with the same rows hold out different ones: each draws from a stream of its own."""
+    rows = np.arange(30.0)[:, None]
+    held_out = Clients.from_list([(rows, np.arange(30) % 2)] * 3).split(0.5, stratify=stratify)[1]
+    assert len({tuple(held_out[m].x.ravel().tolist()) for m in range(3)}) == 3
+
+
 def test_split_refusals():
     with refuses("client 'bob' has 1 row", "at least 2"):
         make([3, 1], names=["ann", "bob"]).split()

@@ -16,8 +16,8 @@ from importlinter.contracts.layers import LayersContract
 import twofold
 
 PYPROJECT = str(Path(__file__).parents[1] / "pyproject.toml")
-HEAVY = {"matplotlib", "sklearn", "plotly", "pyarrow", "pandas", "flwr", "typer", "rich"}
-ABOVE = {"twofold.cli", "twofold.experiments", "twofold.report"}
+HEAVY = {"matplotlib", "sklearn", "plotly", "pyarrow", "pandas", "jinja2", "pooch", "flwr", "typer", "rich"}
+ABOVE = {"twofold.cli", "twofold.paper", "twofold.plots"}
 
 
 def loaded_by(fresh_python: Callable[..., str], code: str) -> set[str]:
@@ -56,7 +56,8 @@ def test_the_code_keeps_the_contracts(fresh_python: Callable[..., str]) -> None:
 
 
 HOUSE = [
-    *("cli", "experiments.runner", "report.page", "evaluate", "solver", "result", "engines.simulate", "engines.flower"),
+    *("cli", "demo", "paper.runner", "paper.report.page", "plots", "evaluate", "solver", "result"),
+    *("engines.simulate", "engines.flower", "metrics", "extras", "errors"),
     *("algorithms.base", "algorithms.asvrcd", "problem", "objectives.base", "objectives.mixture", "losses", "clients"),
     *("theory.instances", "theory.rates", "theory.stepsizes", "theory.constants", "randomness", "data.files"),
 ]
@@ -83,9 +84,14 @@ def broken(importer: str, imported: str, house: list[str] = HOUSE) -> set[str]:
 @pytest.mark.parametrize(
     "importer, imported",
     [
-        ("cli", "experiments.runner"),
-        ("experiments.runner", "solver"),
-        ("report.page", "evaluate"),
+        ("cli", "paper.runner"),
+        ("demo", "plots"),
+        ("paper.runner", "plots"),
+        ("paper.runner", "result"),
+        ("paper.report.page", "evaluate"),
+        ("plots", "evaluate"),
+        ("data.files", "extras"),
+        ("extras", "errors"),
         ("evaluate", "solver"),
         ("solver", "theory.instances"),
         ("engines.simulate", "algorithms.base"),
@@ -115,7 +121,13 @@ def test_the_contracts_allow_flwr_in_its_own_engine() -> None:
     "importer, imported, by",
     [
         *((module, "cli", "layers") for module in HOUSE if module != "cli"),
-        ("solver", "experiments.runner", "layers"),
+        ("solver", "paper.runner", "layers"),
+        ("plots", "paper.runner", "layers"),
+        ("extras", "data.files", "layers"),
+        *(
+            ("paper.runner", module, "paper")
+            for module in ("solver", "problem", "metrics", "engines.simulate", "randomness")
+        ),
         ("engines.simulate", "solver", "layers"),
         ("algorithms.base", "engines.simulate", "layers"),
         *(

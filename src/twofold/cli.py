@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from twofold.errors import InputError
+from twofold.extras import require
 
 if TYPE_CHECKING:
     from twofold.config import Built, Config
@@ -355,6 +356,7 @@ def _save(settings: Config, runs: Sequence[Result], graded: Evaluation | None) -
     if "csv" in settings.tables["output"].history:
         rows(folder / "history.csv", list(columns), zip(*(c.tolist() for c in columns.values()), strict=True))
     if "parquet" in settings.tables["output"].history:
+        require("pyarrow", 'output.history = ["parquet"]', "paper")
         import pyarrow
         from pyarrow import parquet
 
@@ -644,15 +646,9 @@ def _module_line(thing: Any) -> str:
 
 def _experiments() -> dict[str, str]:
     """The experiments' names, with a line on each."""
-    from twofold import experiments
+    from twofold import paper
 
-    out = {}
-    for name in experiments.available():
-        try:
-            out[name] = experiments.load(name).title
-        except ImportError:  # announced, but not written yet
-            out[name] = ""
-    return out
+    return {name: paper.load(name).title for name in paper.available()}
 
 
 @app.command(epilog=CODES)
@@ -668,9 +664,9 @@ def reproduce(
     Writes NAME.json, NAME.parquet and figures for each, then the page of `twofold report`, and prints its verdicts.
     """
     _prepare()
-    from twofold import experiments
+    from twofold import paper
 
-    for path in experiments.reproduce(names, out=out, quick=quick, seeds=seeds):
+    for path in paper.reproduce(names, out=out, quick=quick, seeds=seeds):
         typer.echo(path)
     _report(out, None)
 
@@ -688,8 +684,7 @@ def report(
 
 
 def _report(folder: Path, markdown: Path | None) -> None:
-    from twofold.experiments import judge
-    from twofold.report import write, write_markdown
+    from twofold.paper import judge, write, write_markdown
 
     typer.echo(write(folder))
     if markdown is not None:

@@ -25,6 +25,7 @@ from twofold import algorithms, engines, losses, metrics, objectives
 from twofold.clients import Clients
 from twofold.data import images, normalise, partition, school, synthetic
 from twofold.errors import InputError
+from twofold.extras import require
 from twofold.problem import Problem
 from twofold.result import Result
 from twofold.solver import solve
@@ -777,9 +778,7 @@ def _rows(config: Config) -> tuple[Any, Any, str]:
     """Data in which nobody owns the rows yet."""
     kind, data = config.kinds["data"], config.tables["data"]
     if kind == "digits":
-        from sklearn.datasets import load_digits  # slow
-
-        x, y = load_digits(return_X_y=True)
+        x, y = require("sklearn.datasets", 'data.kind = "digits"', "sklearn").load_digits(return_X_y=True)
         return x / 16, y, "scikit-learn's digits."
     if kind in IMAGE_SETS:
         found = images.load(kind, data.folder, data.parts)
@@ -820,7 +819,8 @@ class _Frame:
     """As much of a data frame as Clients.from_frame needs, read by pyarrow: pandas is not a dependency."""
 
     def __init__(self, path: Path, data: Csv) -> None:
-        from pyarrow import ArrowInvalid, csv  # slow
+        require("pyarrow", "Reading a CSV file", "paper")
+        from pyarrow import ArrowInvalid, csv
 
         try:
             table = csv.read_csv(path, parse_options=csv.ParseOptions(delimiter=data.separator))

@@ -20,6 +20,7 @@ from twofold import losses, objectives
 from twofold.clients import Clients
 from twofold.data import partition
 from twofold.evaluate import ALONE, SHARED, Comparison, Row, evaluate
+from twofold.extras import require
 from twofold.objectives import Objective
 from twofold.problem import Problem
 from twofold.solver import solve
@@ -84,9 +85,8 @@ def candidates(loss: Any) -> dict[str, dict[str, Objective]]:
 
 def data(setting: Setting) -> tuple[Clients, Clients, Clients]:
     """The clients' training, validation and test rows; pixels are scaled to [0, 1]."""
-    from sklearn.datasets import load_digits  # slow, and only for this
-
-    x, y = (np.asarray(part) for part in load_digits(return_X_y=True))
+    datasets = require("sklearn.datasets", "The demo", "sklearn")
+    x, y = (np.asarray(part) for part in datasets.load_digits(return_X_y=True))
     known = setting.train + setting.validation
     parts = partition.by_labels(y, setting.clients, setting.labels, known, setting.test, setting.seed)
     rows, held_out = parts.take(x / LARGEST_PIXEL, y)
@@ -207,7 +207,7 @@ def _caption(demo: Demo) -> str:
 
 def write(demo: Demo, folder: str | Path) -> tuple[Path, Path]:
     """Write `accuracy.png` and `accuracy.csv` (one row per client, one column per objective) into a folder."""
-    from twofold.report import plots  # matplotlib
+    from twofold import plots
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -46,5 +46,6 @@ class CheckpointError(TwofoldError, ValueError):
 class MissingExtra(TwofoldError, ImportError):  # noqa: N818
     """An optional library that is not installed; the message is the command that installs it."""
 
-    def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs a library that is not installed: pip install 'twofold[{extra}]'")
+    def __init__(self, what: str, extra: str, library: str | None = None) -> None:
+        named = "a library that" if library is None else f"{library}, which"
+        super().__init__(f"{what} needs {named} is not installed: pip install 'twofold[{extra}]'")

@@ -17,6 +17,7 @@ from twofold.algorithms import Algorithm
 from twofold.clients import Clients, Name
 from twofold.curvature import real_weight
 from twofold.errors import InputError, KindError, NotFound
+from twofold.extras import require
 from twofold.objectives import Objective
 from twofold.objectives.residual import Residual
 from twofold.oracle import Member
@@ -98,8 +99,7 @@ class Evaluation:
 
     def to_pandas(self) -> Any:
         """One row per client: its name, its number of rows, and its grades (needs pandas)."""
-        import pandas as pd  # optional
-
+        pd = require("pandas", "A data frame", "sklearn")
         return pd.DataFrame({"client": self.names, "rows": self.rows, **self.grades})
 
     def __repr__(self) -> str:
@@ -298,8 +298,7 @@ class Comparison:
 
     def to_pandas(self) -> Any:
         """One row per objective: name, mean, worst, rounds, bytes, seconds, status (needs pandas)."""
-        import pandas as pd  # optional
-
+        pd = require("pandas", "A data frame", "sklearn")
         columns = ("name", "mean", "worst", "rounds", "bytes", "seconds", "status")
         return pd.DataFrame({column: [getattr(row, column) for row in self.rows] for column in columns})
 

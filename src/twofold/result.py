@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from twofold.errors import InputError, NotFound
+from twofold.extras import require
 from twofold.tree import Pytree
 
 FORMAT = 1
@@ -71,8 +72,7 @@ class History(Mapping[str, np.ndarray]):
 
     def to_pandas(self) -> Any:
         """The columns as a pandas DataFrame (needs pandas)."""
-        import pandas as pd  # optional
-
+        pd = require("pandas", "A data frame", "sklearn")
         return pd.DataFrame(self._columns)
 
 
@@ -182,8 +182,7 @@ class Results(Sequence[Result]):
 
     def to_pandas(self) -> Any:
         """All histories below each other, with a column `seed` (needs pandas)."""
-        import pandas as pd
-
+        pd = require("pandas", "A data frame", "sklearn")
         return pd.concat([run.history.to_pandas().assign(seed=run.seed) for run in self.runs], ignore_index=True)
 
 

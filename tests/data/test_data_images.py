@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
+import requests
 
 from twofold.data import files, images, partition
 from twofold.data.files import DataError, DataFile
@@ -88,25 +89,25 @@ def write(root: Path, name: str, *wanted: str) -> None:
 
 
 class Network:
-    """An opener that serves the small files and remembers what it was asked for."""
+    """A downloader that serves the small files and remembers what it was asked for."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def __call__(self, url: str) -> io.BytesIO:
+    def __call__(self, url: str, output_file: str, pooch: object) -> None:
         self.asked.append(url)
         name = url.rsplit("/", 1)[1]
-        return io.BytesIO(ARCHIVE if name.endswith(".tar.gz") else IDX_CONTENT[name])
+        Path(output_file).write_bytes(ARCHIVE if name.endswith(".tar.gz") else IDX_CONTENT[name])
 
 
-def offline(url: str) -> io.BytesIO:
-    raise OSError("no network here")
+def offline(url: str, output_file: str, pooch: object) -> None:
+    raise requests.ConnectionError("no network here")
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "kmnist"])
 def test_idx_files_become_rows_between_0_and_1(root: Path, name: str) -> None:
     write(root, name, "train", "t10k")
-    data = load(name, opener=offline, catalogue=SMALL)
+    data = load(name, downloader=offline, catalogue=SMALL)
     assert data.name == name and data.shape == (4, 3)
     assert data.x.dtype == np.float32 and data.y.dtype == np.int32
     pictures = np.concatenate([TRAIN[0], TEST[0]]).reshape(12, 12)
@@ -122,7 +123,7 @@ def test_idx_files_become_rows_between_0_and_1(root: Path, name: str) -> None:
 
 def test_cifar_batches_become_rows_with_the_colours_first(root: Path) -> None:
     write(root, "cifar10", "data_batch_1", "test_batch")
-    data = load("cifar10", opener=offline, catalogue=SMALL)
+    data = load("cifar10", downloader=offline, catalogue=SMALL)
     assert data.shape == (3, 32, 32) and data.x.shape == (6, 3072)
     np.testing.assert_array_equal(data.y, [9, 0, 0, 9, 0, 5])
     pictures = np.concatenate([BATCHES[0][1], BATCHES[5][1]]).reshape(6, -1)
@@ -136,7 +137,7 @@ def test_cifar_batches_become_rows_with_the_colours_first(root: Path) -> None:
 )
 def test_other_spellings_mean_the_same(root: Path, name: str, alias: str) -> None:
     write(root, name, "train", "t10k", "batch")
-    assert load(alias, opener=offline, catalogue=SMALL).name == name
+    assert load(alias, downloader=offline, catalogue=SMALL).name == name
 
 
 def test_an_unknown_name_or_part_is_refused(root: Path) -> None:
@@ -149,17 +150,17 @@ def test_an_unknown_name_or_part_is_refused(root: Path) -> None:
 
 def test_the_folder_given_wins(root: Path, tmp_path: Path) -> None:
     write(tmp_path / "elsewhere", "mnist", "train", "t10k")
-    assert len(load("mnist", tmp_path / "elsewhere", opener=offline, catalogue=SMALL).y) == 12
+    assert len(load("mnist", tmp_path / "elsewhere", downloader=offline, catalogue=SMALL).y) == 12
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
 def test_what_is_missing_of_mnist_is_downloaded(root: Path, name: str) -> None:
     write(root, name, "t10k")
     network = Network()
-    assert len(load(name, opener=network, catalogue=SMALL).y) == 12
+    assert len(load(name, downloader=network, catalogue=SMALL).y) == 12
     assert network.asked == [file.url for file in SMALL[name].parts["train"]]
-    assert len(load(name, opener=offline, catalogue=SMALL).y) == 12  # now it is in the cache
-    assert len(load(name, parts=("test",), opener=offline, catalogue=SMALL).y) == 5
+    assert len(load(name, downloader=offline, catalogue=SMALL).y) == 12  # now it is in the cache
+    assert len(load(name, parts=("test",), downloader=offline, catalogue=SMALL).y) == 5
 
 
 @pytest.mark.parametrize(
@@ -179,7 +180,7 @@ def test_kmnist_takes_what_is_there(
 ) -> None:
     write(root, "kmnist", *there)
     network = Network()
-    assert len(load("kmnist", parts=parts, opener=network, catalogue=SMALL).y) == images_read
+    assert len(load("kmnist", parts=parts, downloader=network, catalogue=SMALL).y) == images_read
     assert len(network.asked) == downloads
 
 
@@ -200,7 +201,7 @@ def test_cifar_takes_the_batches_that_are_there(
 ) -> None:
     write(root, "cifar10", *there)
     network = Network()
-    data = load("cifar10", parts=parts, opener=network, catalogue=SMALL)
+    data = load("cifar10", parts=parts, downloader=network, catalogue=SMALL)
     assert [name.removesuffix(".bin") for name, _ in data.files] == read
     assert len(data.y) == 3 * len(read)
     assert network.asked == ["https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"] * downloads
@@ -211,7 +212,7 @@ def test_cifar_takes_the_batches_that_are_there(
 )
 def test_offline_names_the_file_its_checksum_and_its_place(root: Path, name: str, file: str) -> None:
     with pytest.raises(DataError) as caught:
-        load(name, opener=offline)
+        load(name, downloader=offline)
     entry = CATALOGUE[name].archive or CATALOGUE[name].parts["train"][0]
     for part in (file, entry.md5, entry.url, str(root / entry.relative), "no network here"):
         assert part in str(caught.value)
@@ -220,7 +221,7 @@ def test_offline_names_the_file_its_checksum_and_its_place(root: Path, name: str
 def test_a_file_with_the_wrong_checksum_is_refused(root: Path) -> None:
     write(root, "mnist", "train", "t10k")
     with pytest.raises(DataError, match="train-images-idx3-ubyte.gz is truncated.*expected md5 f68b3c2dcbeaaa9fbdd348"):
-        load("mnist", opener=offline)  # against the real catalogue
+        load("mnist", downloader=offline)  # against the real catalogue
 
 
 @pytest.mark.parametrize(
@@ -251,15 +252,15 @@ def load_altered(root: Path, name: str, changed: dict[str, bytes]) -> images.Ima
         for file in group:
             if file.name in changed:
                 (root / file.relative).write_bytes(changed[file.name])
-    return load(name, opener=offline, catalogue={name: replace(SMALL[name], parts=parts)})
+    return load(name, downloader=offline, catalogue={name: replace(SMALL[name], parts=parts)})
 
 
 def test_a_part_that_is_not_asked_for_is_not_looked_at(root: Path) -> None:
     write(root, "mnist", "train", "t10k")
     (root / "mnist" / "train-images-idx3-ubyte.gz").write_bytes(b"damaged")
-    assert len(load("mnist", parts=("test",), opener=offline, catalogue=SMALL).y) == 5
+    assert len(load("mnist", parts=("test",), downloader=offline, catalogue=SMALL).y) == 5
     with pytest.raises(DataError, match="train-images"):
-        load("mnist", parts=("train",), opener=offline, catalogue=SMALL)
+        load("mnist", parts=("train",), downloader=offline, catalogue=SMALL)
 
 
 def test_images_and_labels_must_fit(root: Path) -> None:
@@ -290,7 +291,7 @@ def test_a_malformed_batch_is_refused(root: Path, content: bytes, words: str) ->
 @real
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "kmnist"])
 def test_the_real_test_files(name: str) -> None:
-    data = load(name, REAL, parts=("test",), opener=offline)
+    data = load(name, REAL, parts=("test",), downloader=offline)
     assert data.x.shape == (10_000, 784) and data.y.shape == (10_000,) and data.shape == (28, 28)
     # The same bytes, read in the plainest way: 16 and 8 bytes of header, then pixels and labels.
     pixels, labels = (
@@ -305,7 +306,7 @@ def test_the_real_test_files(name: str) -> None:
 
 @real
 def test_real_mnist_is_pooled() -> None:
-    data = load("mnist", REAL, opener=offline)
+    data = load("mnist", REAL, downloader=offline)
     assert data.x.shape == (70_000, 784)
     assert list(data.y[:5]) == [5, 0, 4, 1, 9] and list(data.y[60_000:60_005]) == [7, 2, 1, 0, 4]
     np.testing.assert_allclose(data.x[:60_000].mean(dtype=np.float64), 0.1306604762738429, rtol=1e-6)
@@ -314,9 +315,9 @@ def test_real_mnist_is_pooled() -> None:
 @real
 def test_the_protocol_of_the_paper_fits_into_10000_images() -> None:
     """8,000 images are needed; of KMNIST the test file and of CIFAR-10 one batch are enough, for every K."""
-    kmnist = load("kmnist", REAL, parts=("test",), opener=offline)
+    kmnist = load("kmnist", REAL, parts=("test",), downloader=offline)
     np.testing.assert_array_equal(np.bincount(kmnist.y), np.full(10, 1000))
-    cifar = load("cifar10", REAL, opener=offline)
+    cifar = load("cifar10", REAL, downloader=offline)
     assert cifar.x.shape[1] == 3072 and cifar.x.max() == 1
     first = cifar.y[:10_000]
     assert cifar.files[0][0] == "data_batch_1.bin" and list(first[:5]) == [6, 9, 9, 4, 1]

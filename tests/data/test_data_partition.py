@@ -111,6 +111,16 @@ def test_odd_rows_go_where_most_are_left() -> None:
         check(split, 15, everything=True)
 
 
+@pytest.mark.parametrize("counts", [(6, 6), (7, 5)])
+@pytest.mark.parametrize("seed", range(5))
+def test_odd_rows_count_as_used(counts: tuple[int, int], seed: int) -> None:
+    """Four clients with three rows of two labels use up all twelve rows, if each odd row is taken off what is left."""
+    y = np.repeat([0, 1], counts)
+    split = by_labels(y, clients=4, labels_per_client=2, train=3, test=0, seed=seed)
+    assert [len(rows) for rows in split.train] == [3] * 4
+    assert np.array_equal(np.sort(np.concatenate(split.train)), np.arange(12))
+
+
 def test_by_labels_draws_rows_at_random() -> None:
     y = np.tile(np.arange(10), 5000)
     split = by_labels(y, labels_per_client=4)
@@ -287,6 +297,11 @@ def test_natural_takes_numbers_and_sets_aside_at_random() -> None:
 
 
 # --- the partition itself -------------------------------------------------------------------------------------------
+
+
+def test_every_client_gets_a_draw_of_its_own() -> None:
+    split = natural(np.repeat(["a", "b", "c"], 30), test=0.5)
+    assert len({tuple(rows - rows.min() // 30 * 30) for rows in split.test}) == 3
 
 
 def test_take_gives_the_data() -> None:

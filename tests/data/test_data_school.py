@@ -1,12 +1,12 @@
 """The School data: the reader on a small file written here, and the facts of the real one."""
 
 import hashlib
-import io
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+import requests
 import scipy.io
 
 from twofold.data import school
@@ -60,14 +60,14 @@ def test_another_file_is_refused(tmp_path: Path, content: dict[str, np.ndarray] 
 
 
 def test_a_wrong_checksum_and_no_network_are_reported(tmp_path: Path) -> None:
-    def offline(url: str) -> io.BytesIO:
-        raise OSError("no network here")
+    def offline(url: str, output_file: str, pooch: object) -> None:
+        raise requests.ConnectionError("no network here")
 
     with pytest.raises(DataError, match="869a6ee9d48f83d4e88db72627b56149.*school/school.mat"):
-        school.load(tmp_path, opener=offline)
+        school.load(tmp_path, downloader=offline)
     write(tmp_path, b"damaged")
     with pytest.raises(DataError, match="truncated.*expected md5 869a6ee9d48f83d4e88db72627b56149"):
-        school.load(tmp_path, opener=offline)
+        school.load(tmp_path, downloader=offline)
 
 
 @real

@@ -1,35 +1,37 @@
 """Find a data file on this machine, or download it, and never hand out one whose checksum is wrong.
 
-The order is `folder` alone if the caller names one; otherwise the folder in the environment variable
-`TWOFOLD_DATA`, then the user's cache folder, then the network. Every such folder has the same layout:
-`mnist/`, `fashion-mnist/`, `kmnist/`, `cifar-10-batches-bin/`, `school/`. A download is written beside its final
-place under another name, verified, and moved into place in one step, so a file with its real name is always whole.
+If the caller names a `folder`, only that one is searched. Otherwise the order is the folder in the environment variable
+`TWOFOLD_DATA`, the user's cache folder, the network. Every such folder has the same layout: `mnist/`, `fashion-mnist/`,
+`kmnist/`, `cifar-10-batches-bin/`, `school/`. Downloads are made by pooch, which writes to a temporary file, checks the
+checksum and only then moves the file into place: a file with its real name is always whole.
 """
 
 from __future__ import annotations
 
 import hashlib
-import http.client
+import logging
 import os
 import tarfile
-import urllib.error
-import urllib.request
-import uuid
+import tempfile
 import zlib
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from twofold.errors import TwofoldError
+from twofold.extras import require
 
 ENVIRONMENT_VARIABLE = "TWOFOLD_DATA"
 TIMEOUT_SECONDS = 30.0
 _CHUNK = 1 << 18
 
-Opener = Callable[[str], Any]
-"""What turns an address into a readable response; `urllib.request.urlopen` unless a test says otherwise."""
+Folder = str | os.PathLike[str] | None
+"""A data folder that the caller names; None for the usual ones."""
+
+Downloader = Callable[[str, str, Any], None]
+"""A pooch downloader: (url, path of the output file, the calling Pooch or None). HTTP unless a test says otherwise."""
 
 
 class DataError(TwofoldError, RuntimeError):
@@ -38,7 +40,12 @@ class DataError(TwofoldError, RuntimeError):
 
 @dataclass(frozen=True)
 class DataFile:
-    """One canonical file: where it belongs, what it must contain, where the public can get it."""
+    """One canonical file: where it belongs, what it must contain, where the public can get it.
+
+    >>> file = DataFile("mnist", "t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c", "https://…", 4_542)
+    >>> file.expected
+    'md5 ec29112dd5afa0611ce80d1b7f02629c, 4,542 bytes'
+    """
 
     folder: str
     name: str
@@ -53,7 +60,7 @@ class DataFile:
 
     @property
     def expected(self) -> str:
-        """What a right copy looks like, for messages."""
+        """What a correct copy looks like, for messages."""
         return f"md5 {self.md5}" + (f", {self.size:,} bytes" if self.size is not None else "")
 
 
@@ -64,69 +71,174 @@ def cache_folder() -> Path:
     return Path(platformdirs.user_cache_path("twofold", appauthor=False)) / "data"
 
 
-def roots(folder: str | os.PathLike[str] | None = None) -> tuple[Path, ...]:
-    """The data folders to look in, in order; downloads go to the last one."""
+def roots(folder: Folder = None) -> tuple[Path, ...]:
+    """The data folders to look in, in order; downloads go to the last one.
+
+    >>> [str(root) for root in roots("/some/folder")]
+    ['/some/folder']
+    """
     if folder is not None:
         return (Path(folder).expanduser(),)
     named = os.environ.get(ENVIRONMENT_VARIABLE, "").strip()
     return ((Path(named).expanduser(),) if named else ()) + (cache_folder(),)
 
 
-def find(file: DataFile, folder: str | os.PathLike[str] | None = None) -> Path | None:
+def find(file: DataFile, folder: Folder = None) -> Path | None:
     """The first copy of a file on this machine, verified, or None if there is none.
 
     A copy with a wrong checksum is an error and not a reason to look further: silently using another copy would
-    leave the user believing that theirs is fine. Nothing is ever deleted or overwritten here.
+    leave users believing that theirs is fine. Nothing is ever deleted or overwritten here.
     """
     for root in roots(folder):
         path = root / file.relative
-        if os.path.lexists(path):  # a dangling link is a damaged copy too, and worth a sentence
+        if os.path.lexists(path):  # a dangling link is a damaged copy too, and deserves a message
             verify(path, file)
             return path
     return None
 
 
-def fetch(file: DataFile, folder: str | os.PathLike[str] | None = None, *, opener: Opener | None = None) -> Path:
-    """A verified copy of a file on this machine, downloaded if there is none."""
-    return find(file, folder) or _download(file, folder, opener)
+def fetch(file: DataFile, folder: Folder = None, *, downloader: Downloader | None = None) -> Path:
+    """A verified copy of a file on this machine, downloaded if there is none. `downloader` is for tests."""
+    found = find(file, folder)
+    return found or _download(file, roots(folder)[-1] / file.folder, folder, downloader)
 
 
 def verify(path: Path, file: DataFile) -> None:
     """Raise a `DataError` unless the file at `path` has the published checksum."""
-    digest = hashlib.md5(usedforsecurity=False)
-    size = 0
     try:
         with path.open("rb") as stream:
-            while chunk := stream.read(_CHUNK):
-                digest.update(chunk)
-                size += len(chunk)
+            found = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+            size = stream.tell()
     except OSError as error:
         raise DataError(
             f"{path} could not be read ({_reason(error)}): make it a readable copy of {file.name} ({file.expected})."
         ) from error
-    if digest.hexdigest() != file.md5:
+    if found != file.md5:
         raise DataError(
-            f"{path} is {_damage(size, file)}: its md5 is {digest.hexdigest()} ({size:,} bytes), expected "
-            f"{file.expected}; replace it with the file from {file.url}, or move it away and it will be downloaded."
+            f"{path} is {_damage(size, file)}: its md5 is {found} ({size:,} bytes), expected {file.expected}; replace it "
+            f"with the file from {file.url}, or move it away and it will be downloaded."
         )
+
+
+# --- downloads ----------------------------------------------------------------------------------------------------------
+
+
+def _download(file: DataFile, target: Path, folder: Folder, downloader: Downloader | None) -> Path:
+    """Download a file into the folder `target`; any failure becomes one sentence, and leaves nothing behind."""
+    pooch = require("pooch", f"Downloading {file.name}", "paper")
+    from requests import RequestException  # comes with pooch
+
+    received = _Received(file)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        with _quiet(pooch.get_logger()), received:
+            get = downloader or pooch.HTTPDownloader(
+                progressbar=received,
+                chunk_size=_CHUNK,
+                timeout=TIMEOUT_SECONDS,
+                # The checksum is that of the file itself, so a server must not compress it once more.
+                headers={"User-Agent": "twofold", "Accept-Encoding": "identity"},
+                hooks={"response": received.opened},
+            )
+            path = Path(pooch.retrieve(file.url, f"md5:{file.md5}", file.name, target, downloader=get))
+        path.chmod(0o666 & ~_umask())  # pooch's temporary files are for the user's eyes only
+    except RequestException as error:
+        raise DataError(
+            f"{file.name} is not on this machine and {file.url} could not be downloaded ({_reason(error)}"
+            f"{received.so_far}): put a copy ({file.expected}) {_places(file, folder)}."
+        ) from error
+    except ValueError as error:  # pooch's word for a wrong checksum
+        raise DataError(
+            f"The download of {file.url} is corrupt or another file (expected {file.expected}); nothing was kept, so try "
+            f"again, or put a correct copy {_places(file, folder)}."
+        ) from error
+    except OSError as error:
+        raise _unwritable(target, file, error) from error
+    return path
+
+
+class _Received:
+    """Counts what arrives, for pooch: a progress bar on a terminal, and an end to a download that never ends."""
+
+    def __init__(self, file: DataFile) -> None:
+        from rich.console import Console
+        from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
+
+        console = Console(stderr=True)
+        columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
+        self._bar = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._task = self._bar.add_task(f"{file.folder}/{file.name}", total=file.size)
+        self._file, self._bytes, self.total = file, 0, 0
+        self._responses: list[Any] = []
+
+    def __enter__(self) -> None:
+        self._bar.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+        for response in self._responses:
+            response.close()
+
+    def opened(self, response: Any, *_: object, **__: object) -> None:
+        """Remember a response: pooch leaves it open when the download fails."""
+        self._responses.append(response)
+
+    @property
+    def so_far(self) -> str:
+        """How much had arrived when the download failed, for a message."""
+        return f" after {self._bytes:,} bytes" if self._bytes else ""
+
+    def update(self, count: int) -> None:
+        """Take note of another chunk (pooch counts the last one as a whole one)."""
+        self._bytes += count
+        self._bar.update(self._task, completed=self._bytes, total=self.total or self._file.size)
+        if self._file.size is not None and self._bytes > self._file.size + _CHUNK:
+            raise ValueError("longer than the file")  # whatever this is, do not fill the disk with it
+
+    def reset(self) -> None:
+        """Start to count again; pooch does so at the end, to fill up the bar."""
+        self._bytes = 0
+
+    def close(self) -> None:
+        """Nothing to close: the bar ends with the context."""
+
+
+@contextmanager
+def _quiet(log: logging.Logger) -> Iterator[None]:
+    """Without pooch's line on every download: there is a progress bar."""
+    level = log.level
+    log.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+def _umask() -> int:
+    mask = os.umask(0)  # there is no way to ask without setting it
+    os.umask(mask)
+    return mask
+
+
+# --- members of an archive ----------------------------------------------------------------------------------------------
 
 
 def fetch_members(
     archive: DataFile,
     members: Sequence[DataFile],
-    folder: str | os.PathLike[str] | None = None,
+    folder: Folder = None,
     *,
-    opener: Opener | None = None,
+    downloader: Downloader | None = None,
 ) -> tuple[Path, ...]:
-    """Take the members named, each verified, from a `tar.gz` that is found on this machine or else downloaded.
+    """Take the named members, each verified, out of a `tar.gz` that is found on this machine or else downloaded.
 
     They go to the last data folder. Members are looked up by their exact name and must be plain files; nothing is
-    extracted to a path that the archive chooses. A member already in place is verified and left alone. A downloaded
-    archive is thrown away afterwards, one that was found stays.
+    extracted to a path that the archive chooses (which is why pooch's own unpacking is not used). A member that is
+    already in place is verified and left alone. A downloaded archive is deleted afterwards, one that was found stays.
     """
     targets = tuple(roots(folder)[-1] / member.relative for member in members)
     found = find(archive, folder)
-    with nullcontext(found) if found else _downloaded(archive, targets[0], folder, opener) as path:
+    with nullcontext(found) if found else _downloaded(archive, targets[0].parent, folder, downloader) as path:
         try:
             with tarfile.open(path, "r:gz") as tar:
                 for member, target in zip(members, targets, strict=True):
@@ -142,147 +254,57 @@ def fetch_members(
     return targets
 
 
-def _download(file: DataFile, folder: str | os.PathLike[str] | None, opener: Opener | None) -> Path:
-    """Download a file into the last data folder, verify it on the way, and move it into place in one step."""
-    target = roots(folder)[-1] / file.relative
-    with _downloaded(file, target, folder, opener) as part:
-        _move_into_place(part, target, file)
-    return target
+@contextmanager
+def _downloaded(archive: DataFile, beside: Path, folder: Folder, downloader: Downloader | None) -> Iterator[Path]:
+    """A downloaded archive in a hidden folder beside its members' places, deleted afterwards."""
+    with _temporary_folder(beside, archive) as hidden:
+        yield _download(archive, hidden, folder, downloader)
 
 
 def _extract(tar: tarfile.TarFile, archive: DataFile, member: DataFile, target: Path) -> None:
     name = member.relative.as_posix()
-    try:
-        info = tar.getmember(name)
-    except KeyError:
-        info = None
+    info = next((info for info in tar if info.name == name), None)
     source = tar.extractfile(info) if info is not None and info.isfile() else None
     if source is None:
         raise DataError(
             f"{archive.name} from {archive.url} has no plain file {name} ({member.expected}): put that file at "
             f"{target} by other means."
         )
-    part = _part(target)
-    try:
-        with source, _open_part(part, member) as sink:
+    with _temporary_folder(target.parent, member) as hidden:
+        part = hidden / member.name
+        with source, part.open("wb") as sink:
             while chunk := source.read(_CHUNK):
-                _write(sink, chunk, part, member)
+                sink.write(chunk)
+            sink.flush()
+            os.fsync(sink.fileno())  # the name must never appear before the bytes, even if the power goes
         verify(part, member)
-        _move_into_place(part, target, member)
-    finally:
-        _discard(part)
+        part.replace(target)
 
 
 @contextmanager
-def _downloaded(
-    file: DataFile, target: Path, folder: str | os.PathLike[str] | None, opener: Opener | None
-) -> Iterator[Path]:
-    """A verified download under a temporary name beside `target`, which is gone afterwards whatever happens."""
-    part = _part(target)
-    digest = hashlib.md5(usedforsecurity=False)
-    size = 0
+def _temporary_folder(beside: Path, file: DataFile) -> Iterator[Path]:
+    """A hidden folder on the same disk as the final place, deleted with all that is in it."""
     try:
-        with _open_part(part, file) as sink, closing(_chunks(file, folder, opener or _open_url)) as chunks:
-            for chunk in chunks:
-                size += len(chunk)
-                digest.update(chunk)
-                _write(sink, chunk, part, file)
-                if file.size is not None and size > file.size:
-                    break  # whatever this is, it is not the file; do not fill the disk with it
-        if digest.hexdigest() != file.md5:
-            raise DataError(
-                f"The download of {file.url} is {_damage(size, file)}: its md5 is {digest.hexdigest()} "
-                f"({size:,} bytes), expected {file.expected}; nothing was kept, so try again, or put a right copy "
-                f"{_places(file, folder)}."
-            )
-        yield part
-    finally:
-        _discard(part)
-
-
-def _chunks(file: DataFile, folder: str | os.PathLike[str] | None, opener: Opener) -> Generator[bytes, None, None]:
-    """The bytes of a download, with a progress bar; any failure of the network becomes one sentence."""
-    try:
-        with opener(file.url) as response, _progress() as progress:
-            length = response.headers.get("Content-Length") if hasattr(response, "headers") else None
-            total = int(length) if length else file.size
-            task = progress.add_task(f"{file.folder}/{file.name}", total=total)
-            while chunk := response.read(_CHUNK):
-                progress.advance(task, len(chunk))
-                yield chunk
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        if isinstance(error, urllib.error.HTTPError):
-            error.close()  # it is also an open response
-        raise DataError(
-            f"{file.name} is not on this machine and {file.url} could not be downloaded ({_reason(error)}): "
-            f"put a copy ({file.expected}) {_places(file, folder)}."
-        ) from error
-
-
-def _progress() -> Any:
-    """A progress bar on standard error; silent when nobody is watching a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    return Progress(*columns, console=console, disable=not console.is_terminal)
-
-
-def _open_url(url: str) -> Any:
-    request = urllib.request.Request(url, headers={"User-Agent": "twofold"})
-    return urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)
-
-
-def _part(target: Path) -> Path:
-    """A name beside the target that no other process uses and that is never mistaken for the file itself."""
-    return target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
-
-
-def _discard(part: Path) -> None:
-    with suppress(OSError):  # it may never have been made, and a failed clean-up must not hide the real error
-        part.unlink()
-
-
-def _open_part(part: Path, file: DataFile) -> IO[bytes]:
-    try:
-        part.parent.mkdir(parents=True, exist_ok=True)
-        return part.open("xb")
+        beside.mkdir(parents=True, exist_ok=True)
+        hidden = tempfile.TemporaryDirectory(dir=beside, prefix=".", suffix=".part")
     except OSError as error:
-        raise _unwritable(part, file, error) from error
+        raise _unwritable(beside, file, error) from error
+    with hidden as name:
+        yield Path(name)
 
 
-def _write(sink: IO[bytes], chunk: bytes, part: Path, file: DataFile) -> None:
-    try:
-        sink.write(chunk)
-    except OSError as error:
-        raise _unwritable(part, file, error) from error
+# --- words --------------------------------------------------------------------------------------------------------------
 
 
-def _move_into_place(part: Path, target: Path, file: DataFile) -> None:
-    try:
-        with part.open("rb+") as stream:
-            os.fsync(stream.fileno())  # the name must never appear before the bytes, even if the power goes
-        os.replace(part, target)
-    except OSError as error:
-        raise _unwritable(part, file, error) from error
-
-
-def _unwritable(part: Path, file: DataFile, error: OSError) -> DataError:
+def _unwritable(folder: Path, file: DataFile, error: OSError) -> DataError:
     return DataError(
-        f"{file.name} ({file.expected}) could not be written to {part.parent} ({_reason(error)}): make that folder "
+        f"{file.name} ({file.expected}) could not be written to {folder} ({_reason(error)}): make that folder "
         f"writable, or set {ENVIRONMENT_VARIABLE} to a folder that holds {file.relative.as_posix()}."
     )
 
 
-def _places(file: DataFile, folder: str | os.PathLike[str] | None) -> str:
-    """Where the user may put a copy, spelt out as full paths."""
+def _places(file: DataFile, folder: Folder) -> str:
+    """Where the user may put a copy, as full paths."""
     paths = " or at ".join(str(root / file.relative) for root in roots(folder))
     if folder is not None or os.environ.get(ENVIRONMENT_VARIABLE, "").strip():
         return f"at {paths}"
@@ -296,10 +318,12 @@ def _damage(size: int, file: DataFile) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """The cause in a few words, without the nesting that urllib adds."""
-    inner = error.reason if isinstance(error, urllib.error.URLError) else error
-    if isinstance(inner, OSError) and inner.strerror and not isinstance(inner, urllib.error.HTTPError):
-        return inner.strerror
-    if isinstance(error, urllib.error.HTTPError):
-        return f"HTTP {error.code} {error.reason}"
-    return str(inner) or type(inner).__name__
+    """The cause in a few words: an HTTP status, or the operating system's own at the bottom of a chain of exceptions."""
+    response = getattr(error, "response", None)
+    if response is not None:
+        return f"HTTP {response.status_code} {response.reason}"
+    chain = [error]
+    while (below := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(below)
+    words = [e.strerror for e in chain if isinstance(e, OSError) and e.strerror]
+    return words[-1] if words else str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.data.files import DataError, DataFile, Opener, fetch, fetch_members, find
+from twofold.data.files import DataError, DataFile, Downloader, fetch, fetch_members, find
 from twofold.errors import InputError
 
 
@@ -130,7 +130,7 @@ def load(
     folder: str | os.PathLike[str] | None = None,
     parts: Sequence[str] | None = None,
     *,
-    opener: Opener | None = None,
+    downloader: Downloader | None = None,
     catalogue: Mapping[str, ImageSet] = CATALOGUE,
 ) -> ImageData:
     """Load a data set of images, as rows in [0, 1], pooled over its training and test files.
@@ -144,7 +144,7 @@ def load(
     somewhere, but for CIFAR-10 one of the five training batches is enough for "train": missing batches are not
     downloaded while at least one of the part is there. What was read is in `files`, and as a sentence in `provenance`.
 
-    `opener` and `catalogue` are for tests.
+    `downloader` and `catalogue` are for tests.
     """
     image_set = _lookup(name, catalogue)
     unknown = [part for part in parts or () if part not in image_set.parts]
@@ -153,7 +153,7 @@ def load(
 
     read = _fetch_batches if image_set.archive else _fetch_pairs
     blocks, labels, used = [], [], []
-    for group in read(image_set, parts, folder, opener):
+    for group in read(image_set, parts, folder, downloader):
         images, classes = _read_batch(group[0][1]) if image_set.archive else _read_pair(group[0][1], group[1][1])
         blocks.append(images)
         labels.append(classes)
@@ -183,7 +183,7 @@ def _fetch_pairs(
     image_set: ImageSet,
     parts: Sequence[str] | None,
     folder: str | os.PathLike[str] | None,
-    opener: Opener | None,
+    downloader: Downloader | None,
 ) -> list[_Located]:
     """Images and labels of each part that is wanted, or that happens to be there."""
     asked = [part for part in image_set.parts if parts is None or part in parts]
@@ -192,7 +192,7 @@ def _fetch_pairs(
         asked = [part for part in asked if part in image_set.required or all(found[part])]
     return [
         [
-            (file, path or fetch(file, folder, opener=opener))
+            (file, path or fetch(file, folder, downloader=downloader))
             for file, path in zip(image_set.parts[p], found[p], strict=True)
         ]
         for p in asked
@@ -203,7 +203,7 @@ def _fetch_batches(
     image_set: ImageSet,
     parts: Sequence[str] | None,
     folder: str | os.PathLike[str] | None,
-    opener: Opener | None,
+    downloader: Downloader | None,
 ) -> list[_Located]:
     """The batches of each part that is wanted, out of those that are there; the archive if a part has none."""
     assert image_set.archive is not None
@@ -217,7 +217,7 @@ def _fetch_batches(
     missing = [part for part in wanted if not there[part]] if parts is not None else []
     if missing or not any(there.values()):
         files = [file for part in missing or wanted for file in image_set.parts[part]]
-        fetch_members(image_set.archive, files, folder, opener=opener)
+        fetch_members(image_set.archive, files, folder, downloader=downloader)
         there = local()
     return [[pair] for part in wanted for pair in there[part]]
 

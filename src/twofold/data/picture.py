@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twofold.data.partition import Partition
+from twofold.extras import require
 
 # Blue and orange of Okabe and Ito's palette, which people with any colour blindness tell apart, and which differ in
 # lightness too, so that a grey print keeps them apart.
@@ -37,6 +38,7 @@ def who_got_what(partition: Partition, y: ArrayLike | None, path: str | os.PathL
     `y` are the labels of all rows; without them, or with real-valued targets, the bars stand alone. The ending of
     `path` chooses the format (png, pdf, svg). Returns the path.
     """
+    require("matplotlib", "A picture of a partition", "paper")
     import matplotlib
     from matplotlib.figure import Figure
 

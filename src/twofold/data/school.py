@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.data.files import DataError, DataFile, Opener, fetch
+from twofold.data.files import DataError, DataFile, Downloader, fetch
 
 FILE = DataFile(
     "school",
@@ -49,7 +49,7 @@ class SchoolData:
 
 
 def load(
-    folder: str | os.PathLike[str] | None = None, *, opener: Opener | None = None, file: DataFile = FILE
+    folder: str | os.PathLike[str] | None = None, *, downloader: Downloader | None = None, file: DataFile = FILE
 ) -> SchoolData:
     """Load the School data as one `(X, y)` per school.
 
@@ -58,11 +58,11 @@ def load(
     rank: least squares on one school needs a ridge. Rows are sorted in the file, not shuffled.
 
     The numbers are as in the file, unscaled; schools have no names there, so they are numbered from 001.
-    `opener` and `file` are for tests.
+    `downloader` and `file` are for tests.
     """
     import scipy.io
 
-    path = fetch(file, folder, opener=opener)
+    path = fetch(file, folder, downloader=downloader)
     try:
         content = scipy.io.loadmat(path, variable_names=("X", "Y"))
         pairs = list(zip(content["X"].ravel(), content["Y"].ravel(), strict=True))

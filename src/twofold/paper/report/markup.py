@@ -1,0 +1,94 @@
+"""Templates of the page, by jinja2, and the filters for formulas in plain text. All text is escaped."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from twofold.extras import require
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+_SCRIPT = r"\{mark}(?:\(([^()]*)\)|([^\W_]+|[+*⊤]))"
+_MARKS = tuple((re.compile(_SCRIPT.replace("{mark}", mark)), tag) for mark, tag in (("^", "sup"), ("_", "sub")))
+
+
+@cache
+def templates() -> Environment:
+    """The environment in which the page's templates are rendered."""
+    from twofold.paper.report.verdicts import named
+
+    jinja2 = require("jinja2", "The report", "paper")
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("twofold.paper.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"breakable": breakable, "named": named, "plain": plain, "rich": rich, "scripts": scripts}
+    return environment
+
+
+def trusted(html: str) -> Markup:
+    """Text that is not to be escaped: our own style sheet and scripts, and JSON made safe by `embedded`."""
+    return require("markupsafe", "The report", "paper").Markup(html)
+
+
+def escape(value: object) -> Markup:
+    """Text as HTML."""
+    return require("markupsafe", "The report", "paper").escape(value)
+
+
+def scripts(value: object) -> Markup:
+    """Escaped text in which ^ raises, and _ lowers, the word or the parenthesis that follows.
+
+    >>> print(scripts("L^w and M^(-1/2)"))
+    L<sup>w</sup> and M<sup>-1/2</sup>
+    """
+    out = str(escape(value))
+    for pattern, tag in _MARKS:
+        out = pattern.sub(rf"<{tag}>\1\2</{tag}>", out)
+    return trusted(out)
+
+
+def rich(value: object) -> Markup:
+    """Escaped text in which anything between backticks is a formula, with `scripts`.
+
+    >>> print(rich("a step `η_w` < 1"))
+    a step <span class="m">η<sub>w</sub></span> &lt; 1
+    """
+    pieces = str(value).split("`")
+    if len(pieces) % 2 == 0:  # a backtick without a partner is just a backtick
+        pieces[-2:] = ["`".join(pieces[-2:])]
+    formula = '<span class="m">{}</span>'
+    return trusted("".join(formula.format(scripts(p)) if i % 2 else escape(p) for i, p in enumerate(pieces)))
+
+
+def breakable(name: str) -> Markup:
+    """A long name that may be broken after each underscore."""
+    return trusted(str(escape(name)).replace("_", "_<wbr>"))
+
+
+def plain(value: object) -> str:
+    """A JSON value in one line: lists by semicolons, mappings by commas.
+
+    >>> plain({"jax": "0.10", "seeds": [0, 1]})
+    'jax 0.10, seeds 0; 1'
+    """
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {plain(inside)}" for key, inside in value.items())
+    if isinstance(value, list):
+        return "; ".join(plain(inside) for inside in value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def embedded(data: Any) -> Markup:
+    """JSON that may stand inside a script element: no tag can open or close in it."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return trusted(text.replace("<", "\\u003c"))

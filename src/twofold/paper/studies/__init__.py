@@ -1,0 +1,1 @@
+"""The experiments, one file each: a grid of cells, the figures, and facts for the reader. No algorithm code."""
