@@ -17,7 +17,9 @@ from typer.testing import CliRunner
 import twofold as tw
 from problems import CONFIG
 from report.made_up import make_up
-from twofold.cli import EXAMPLE, Kind, app
+from twofold.cli import app
+from twofold.cli.listing import Listed
+from twofold.cli.run import EXAMPLE
 
 
 class Done:
@@ -248,7 +250,7 @@ def test_list_names_everything_there_is() -> None:
     line = Done("list").line
     for name in (*tw.objectives.REGISTRY, *tw.algorithms.REGISTRY, "simulate", "softmax", "kmnist", "dirichlet"):
         assert name in line
-    assert "mixture" not in Done("list", Kind.engines.value).line
+    assert "mixture" not in Done("list", Listed.engines.value).line
     assert (
         "[algorithm]" in Done("list", "keys").line and "penalty towards the shared model" in Done("list", "keys").line
     )

@@ -5,7 +5,12 @@ Whatever is not a `TwofoldError` is a bug of ours (or of the user's own function
 
 from __future__ import annotations
 
-__all__ = ["CheckpointError", "ContractError", "InputError", "KindError", "MissingExtra", "NotFound", "TwofoldError"]
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "CheckpointError", "ContractError", "InputError", "KindError", "MissingExtra", "NotFound", "TwofoldError", "choose_from",
+]  # fmt: skip
 
 
 class TwofoldError(Exception):
@@ -46,5 +51,18 @@ class CheckpointError(TwofoldError, ValueError):
 class MissingExtra(TwofoldError, ImportError):  # noqa: N818
     """An optional library that is not installed; the message is the command that installs it."""
 
-    def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs a library that is not installed: pip install 'twofold[{extra}]'")
+    def __init__(self, what: str, extra: str, library: str | None = None) -> None:
+        named = "a library that" if library is None else f"{library}, which"
+        super().__init__(f"{what} needs {named} is not installed: pip install 'twofold[{extra}]'")
+
+
+def choose_from(complaint: str, found: str, allowed: Iterable[str]) -> str:
+    """A sentence about an unknown name: the complaint, what there is, and the nearest name to the one found.
+
+    >>> choose_from("There is no loss 'logisti'", "logisti", ["logistic", "squared"])
+    "There is no loss 'logisti': choose from logistic, squared; did you mean logistic?"
+    """
+    names = list(allowed)
+    near = difflib.get_close_matches(found, names, n=1)
+    hint = f"; did you mean {near[0]}?" if near else "."
+    return f"{complaint}: choose from {', '.join(names)}{hint}"

@@ -379,3 +379,7 @@ def custom(
     if not callable(fn):
         raise KindError(f"losses.custom needs a function fn(params, x, y), got {type(fn).__name__}.")
     return Custom(fn, Held(init), _ridge(l2), mu, L, calL, predict)
+
+
+REGISTRY: dict[str, Callable[..., Linear]] = {"logistic": logistic, "softmax": softmax, "squared": squared}
+"""The losses by name: what a configuration, the command line and `twofold list` know."""

@@ -1,0 +1,28 @@
+"""Optional libraries: imported where they are used, with one sentence that says what to install where one is missing."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+from twofold.errors import MissingExtra
+
+__all__ = ["require"]
+
+
+def require(module: str, what: str, extra: str) -> ModuleType:
+    """Import an optional library, or say which extra installs it.
+
+    `what` is the thing that needs the library, as the subject of a sentence; `extra` is the name of the extra in
+    pyproject.toml that contains it.
+
+    >>> require("json", "This example", "paper").dumps([1])
+    '[1]'
+    >>> require("no_such_library", "This example", "paper")
+    Traceback (most recent call last):
+    twofold.errors.MissingExtra: This example needs no_such_library, which is not installed: pip install 'twofold[paper]'
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise MissingExtra(what, extra, library=module.split(".", maxsplit=1)[0]) from error
