@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import twofold as tw
 from twofold import config
 from twofold.config import ConfigError
+from twofold.tree import record, static
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SMALL: dict[str, Any] = {
@@ -323,7 +325,9 @@ def test_every_key_is_documented_by_type_and_default() -> None:
     for name in tw.algorithms.REGISTRY:
         assert config.table("algorithm", name).model_fields
     keys = {(key.path, key.kind): key for key in config.all_keys()}
-    assert keys["loss.classes", "softmax"].default == "" and "found in the data" in keys["loss.classes", "softmax"].meaning
+    assert (
+        keys["loss.classes", "softmax"].default == "" and "found in the data" in keys["loss.classes", "softmax"].meaning
+    )
     assert keys["algorithm.batch", "asvrcd"].type == 'a whole number or "all"'
     assert keys["data.path", "csv"].type == "the path of a file"
     assert keys["data.folder", "mnist, fashion-mnist, kmnist, cifar10"].meaning
@@ -344,3 +348,123 @@ def test_the_examples_are_right_and_small_steps_of_them_run(path: Path) -> None:
 
 def test_there_are_examples() -> None:
     assert len(list(EXAMPLES.glob("*.toml"))) >= 3
+
+
+# --- what is registered is known --------------------------------------------------------------------------------------
+
+
+def absolute(l2: float = 0.0, width: Annotated[float, "where the corner is rounded"] = 1.0) -> Any:
+    """A rounded absolute value: √(r² + width²)."""
+
+    def mean(w: Any, x: Any, y: Any) -> Any:
+        return jnp.mean(jnp.sqrt(jnp.square(x @ w - y) + width**2))
+
+    return tw.losses.custom(mean, lambda clients: np.zeros(clients.x.shape[1]), l2=l2, L=1.0, calL=1.0)
+
+
+def anchored(loss: Any, pull: float = 0.5) -> Any:
+    """The mixture under another name."""
+    return tw.objectives.mixture(loss, lam=pull)
+
+
+@record
+class Halves(tw.algorithms.LSGD):
+    """LSGD with a field of its own."""
+
+    name = "halves"
+    share: Literal["half", "third"] = static(default="half")
+
+
+def ramp(steps: int, slope: float = 1.0, owner: str | None = None) -> tw.data.Dataset:
+    """One feature that goes up in steps."""
+    x = np.arange(1.0, steps + 1)[:, None] / steps
+    return tw.data.Dataset(x, slope * x[:, 0], "A ramp.", None if owner is None else np.arange(steps) % 2)
+
+
+def in_turn(n_rows: int, hands: int = 2) -> tw.data.Partition:
+    """Deal rows out in turn."""
+    rows = [np.arange(hand, n_rows, hands) for hand in range(hands)]
+    return tw.data.Partition(
+        tuple(r[1:] for r in rows), tuple(r[:1] for r in rows), tuple(f"hand {i}" for i in range(hands)), ((),) * hands,
+        f"{hands} hands",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One made-up thing of each kind: one line in a registry each."""
+    monkeypatch.setitem(tw.losses.REGISTRY, "absolute", absolute)
+    monkeypatch.setitem(tw.objectives.REGISTRY, "anchored", anchored)
+    monkeypatch.setitem(tw.algorithms.REGISTRY, "halves", Halves)
+    monkeypatch.setitem(tw.data.REGISTRY, "ramp", tw.data.Source(ramp, owned="owner", normalise="unit-rows"))
+    monkeypatch.setitem(tw.data.partition.REGISTRY, "in_turn", in_turn)
+
+
+MADE_UP = """
+[data]
+source = "ramp"
+steps = 10
+slope = 2.0
+normalise = "none"
+[partition]
+method = "in_turn"
+hands = 2
+[loss]
+name = "absolute"
+l2 = 0.1
+width = 0.5
+[objective]
+name = "anchored"
+pull = 0.25
+[algorithm]
+name = "halves"
+share = "third"
+batch = "all"
+[stop]
+rounds = 2
+"""
+
+
+@pytest.mark.usefixtures("registered")
+def test_what_is_registered_can_be_named_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "made-up.toml").write_text(MADE_UP, encoding="utf-8")
+    settings = config.load(tmp_path / "made-up.toml")
+    built = settings.build()
+    (result,) = settings.solve(built)
+    assert built.train.names == ("hand 0", "hand 1") and built.provenance == "A ramp. 2 hands."
+    assert built.train["hand 1"].y.tolist() == [0.8, 1.2, 1.6, 2.0]
+    assert built.algorithm == Halves(share="third", batch=None)
+    assert built.problem.objective == tw.objectives.mixture(built.problem.objective.loss, lam=0.25)
+    r = built.train.y  # at w = β = 0
+    expected = np.mean(np.sqrt(np.square(r) + 0.25))
+    assert result.history["loss"][0] == pytest.approx(expected) and result.ledger.rounds == 2
+
+
+@pytest.mark.usefixtures("registered")
+def test_what_is_registered_is_checked_documented_and_predicted_for() -> None:
+    document = tomllib.loads(MADE_UP)
+    document["loss"]["widht"] = document["loss"].pop("width")
+    document["algorithm"]["share"] = "haff"
+    assert errors(document) == (
+        'loss.widht is not a key of [loss] with name = "absolute": choose from name, l2, width; did you mean width?',
+        'algorithm.share = "haff" is not allowed: it must be one of "half", "third"; did you mean "half"?',
+    )
+    document = tomllib.loads(MADE_UP)
+    document["data"]["owner"] = "me"
+    assert errors(document) == (
+        'partition.method = "in_turn" does not fit, as data.owner is given: choose from natural.',
+    )
+    keys = {(key.path, key.kind): key for key in config.all_keys()}
+    assert keys["loss.width", "absolute"] == config.Key(
+        "loss.width", "absolute", "a number", "1.0", "where the corner is rounded"
+    )
+    assert keys["data.normalise", "ramp"].default == '"unit-rows"'
+    problem = config.parse(tomllib.loads(MADE_UP)).build().problem
+    assert tw.theory.forecast(problem, 0.1, ["halves"])["halves"].note == "no rate is proven for halves."
+
+
+def test_a_name_that_is_taken_out_of_a_registry_is_gone(registered: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(tw.losses.REGISTRY, "absolute")
+    assert errors(with_(loss={"name": "absolute"})) == (
+        'loss.name = "absolute" is not known: choose from logistic, softmax, squared.',
+    )

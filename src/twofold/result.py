@@ -139,9 +139,7 @@ class Result:
         folder = Path(folder)
         document = json.loads((folder / RESULT).read_text())
         if document.get("format") != FORMAT:
-            raise InputError(
-                f"{folder / RESULT} has format {document.get('format')!r}; this version reads {FORMAT}."
-            )
+            raise InputError(f"{folder / RESULT} has format {document.get('format')!r}; this version reads {FORMAT}.")
         tensors = load_file(folder / MODEL)
         ledger: dict[str, Any] = {k: np.asarray(v) if isinstance(v, list) else v for k, v in document["ledger"].items()}
         history = {k: np.array([np.nan if v is None else v for v in vs]) for k, vs in document["history"].items()}
@@ -186,6 +184,16 @@ class Results(Sequence[Result]):
         """Write every run into a folder of its own, `seed-0`, `seed-1`, …, and `results.json`, which lists the seeds.
 
         Runs of other seeds that an earlier `save` has left in the folder are deleted.
+
+        >>> import tempfile
+        >>> import twofold as tw
+        >>> clients = tw.Clients.from_list([(np.eye(2), np.array([0, 1]))] * 2)
+        >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=1.0), clients)
+        >>> folder = tw.solve(problem, "lsgd", rounds=2, seeds=[3, 4]).save(tempfile.mkdtemp())
+        >>> sorted(path.name for path in folder.iterdir())
+        ['results.json', 'seed-3', 'seed-4']
+        >>> [result.seed for result in Results.load(folder)]
+        [3, 4]
         """
         folder = Path(folder)
         seeds = [run.seed for run in self.runs]
@@ -203,7 +211,9 @@ class Results(Sequence[Result]):
         """Read what `save` wrote, in the order in which the runs were saved."""
         path = Path(folder) / RESULTS
         if not path.is_file():
-            raise InputError(f"There is no {path}: Results.load reads what Results.save wrote; for one run use Result.load.")
+            raise InputError(
+                f"There is no {path}: Results.load reads what Results.save wrote; for one run use Result.load."
+            )
         document = json.loads(path.read_text())
         if document.get("format") != FORMAT:
             raise InputError(f"{path} has format {document.get('format')!r}; this version reads {FORMAT}.")

@@ -113,9 +113,7 @@ def show(*things: RenderableType) -> None:
         console.print(thing, markup=False) if isinstance(thing, str) else console.print(thing)
 
 
-def rich_table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()
-) -> Table:
+def rich_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> Table:
     """A table for the terminal; the columns named in `right` are aligned to the right."""
     from rich import box
     from rich.table import Table

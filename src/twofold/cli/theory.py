@@ -39,13 +39,20 @@ def theory(
     from twofold.theory import forecast, stages
 
     objective = built.problem.objective
-    show(f"{settings.name}: {objective.name}, {objective.equation}, by {settings.algorithm.kind.name}", built.provenance)
+    show(
+        f"{settings.name}: {objective.name}, {objective.equation}, by {settings.algorithm.kind.name}", built.provenance
+    )
     problems = stages(built.problem)
     for number, stage in enumerate(problems, 1):
         if len(problems) > 1:
             show(f"\nStage {number}: {stage.objective.equation}")
         found = forecast(stage, tol, None if every_method else [built.algorithm], seed=settings.seeds[0])
-        show(_constants(found.constants), *_steps(settings, built, stage), *_predictions(found), *_budget(settings, built, stage))
+        show(
+            _constants(found.constants),
+            *_steps(settings, built, stage),
+            *_predictions(found),
+            *_budget(settings, built, stage),
+        )
 
 
 def _constants(constants: Constants) -> RenderableType:

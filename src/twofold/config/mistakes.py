@@ -156,5 +156,3 @@ def refused(section: str, error: Exception) -> list[str]:
     if isinstance(error, ConfigError):
         return list(error.errors)
     return [f"{section}: {error}"]
-
-

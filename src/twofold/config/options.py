@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from pydantic import AfterValidator, Field
-from pydantic.fields import FieldInfo
 
 from twofold.config.glossary import MEANINGS
 
@@ -48,7 +47,7 @@ def columns(value: str) -> slice:
     slice(0, 10, None)
     """
     if not re.fullmatch(r"\s*-?\d*\s*:\s*-?\d*\s*", value):
-        raise ValueError("not a range")  # noqa: TRY003  (pydantic turns it into our own sentence)
+        raise ValueError("not a range")
     start, stop = value.split(":")
     return slice(*(int(part) if part.strip() else None for part in (start, stop)))
 
@@ -90,9 +89,12 @@ def options_of(factory: Callable[..., object], skip: int = 0, kind: str = "") ->
     return found
 
 
-def fields_of(options: Sequence[Option]) -> dict[str, tuple[Annotation, FieldInfo]]:
-    """The options as fields of a pydantic model: None becomes optional, or "all" where it is not the default."""
-    fields: dict[str, tuple[Annotation, FieldInfo]] = {}
+def fields_of(options: Sequence[Option]) -> dict[str, tuple[Annotation, Any]]:
+    """The options as fields of a pydantic model, each a type and a `Field`.
+
+    An option whose default is None may be left out; where None is not the default, "all" stands for it.
+    """
+    fields: dict[str, tuple[Annotation, Any]] = {}
     for name, readable, default, nullable, meaning in options:
         if default is inspect.Parameter.empty:
             fields[name] = (readable, Field(description=meaning))

@@ -113,7 +113,9 @@ def _difference(config: Config) -> str:
         return f"its {CONFIG} cannot be read"
     old, new = _settings(there), _settings(tomllib.loads(str(config)))
     differing = [key for key in {**old, **new} if old.get(key) != new.get(key)]
-    return "; ".join(f"{key} is {old.get(key, 'not given')} there, {new.get(key, 'not given')} here" for key in differing)
+    return "; ".join(
+        f"{key} is {old.get(key, 'not given')} there, {new.get(key, 'not given')} here" for key in differing
+    )
 
 
 def _settings(document: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

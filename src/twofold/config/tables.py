@@ -229,7 +229,8 @@ def _tables(section: str, entries: tuple[tuple[str, Any], ...]) -> dict[str, typ
 @lru_cache
 def _union(section: str, entries: tuple[tuple[str, Any], ...]) -> TypeAdapter[Any]:
     union: Any = Union[tuple(_tables(section, entries).values())]  # noqa: UP007  (a tuple known only now)
-    return TypeAdapter(Annotated[union, Field(discriminator=KINDS[section].selector)])
+    told_apart: Any = Annotated[union, Field(discriminator=KINDS[section].selector)]
+    return TypeAdapter(told_apart)
 
 
 def _table(section: str, name: str, entry: Any) -> type[KindTable]:
@@ -303,4 +304,3 @@ def _key(section: str, kind: str, name: str, field: FieldInfo) -> Key:
     nothing = "from theory" if section == "algorithm" and float in get_args(field.annotation) else ""
     default = "required" if field.is_required() else nothing if field.default is None else in_toml(field.default)
     return Key(f"{section}.{name}", kind, in_words(type_of(field)), default, field.description or "")
-

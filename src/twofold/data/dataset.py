@@ -34,7 +34,9 @@ class Dataset:
     ) -> Dataset:
         """Put the rows of several clients into one table; the clients are numbered unless they have names.
 
-        >>> Dataset.of_clients([(np.ones((2, 3)), np.zeros(2)), (np.ones((1, 3)), np.ones(1))], "Made up.").owner.tolist()
+        >>> Dataset.of_clients(
+        ...     [(np.ones((2, 3)), np.zeros(2)), (np.ones((1, 3)), np.ones(1))], "Made up."
+        ... ).owner.tolist()
         [0, 0, 1]
         """
         labels = np.arange(len(clients)) if names is None else np.asarray(names)

@@ -27,7 +27,7 @@ from twofold.solver import complete, make
 from twofold.theory import rates
 from twofold.theory.constants import Constants
 
-__all__ = ["RoundsCost", "Forecast", "MethodForecast", "cost_of_rounds", "forecast", "stages"]
+__all__ = ["Forecast", "MethodForecast", "RoundsCost", "cost_of_rounds", "forecast", "stages"]
 
 BLOCK = 4096
 """Iterations whose coins are looked at together."""
@@ -73,7 +73,9 @@ class Forecast:
         for row in self.methods:
             if row.method == method:
                 return row
-        raise NotFound(f"The forecast has no method {method!r}; it has {', '.join(row.method for row in self.methods)}.")
+        raise NotFound(
+            f"The forecast has no method {method!r}; it has {', '.join(row.method for row in self.methods)}."
+        )
 
     def __iter__(self) -> Iterator[MethodForecast]:
         return iter(self.methods)
@@ -139,7 +141,7 @@ def forecast(
     >>> problem = tw.Problem(objective, tw.Clients.from_groups(data.x, data.y, data.owner))
     >>> table = tw.theory.forecast(problem, 1e-4, ["acd", "ascd"])
     >>> round(table["acd"].rounds), table["acd"].certainty, table["ascd"].note
-    (35, 'certified', 'ascd has no convergence theorem for this problem.')
+    (36, 'certified', 'ascd has no convergence theorem for this problem.')
     """
     if not 0 < tol < 1:
         raise InputError(f"tol is relative to the initial error and must lie between 0 and 1, got {tol=}.")
@@ -182,7 +184,9 @@ def _method(problem: Problem, method: str | Algorithm, tol: float, constants: Co
 
 
 def _unproven(given: Algorithm, reason: str, algorithm: Algorithm | None) -> MethodForecast:
-    return MethodForecast(given.name, *([math.nan] * 5), criterion="", certainty="none", note=reason, algorithm=algorithm)
+    return MethodForecast(
+        given.name, *([math.nan] * 5), criterion="", certainty="none", note=reason, algorithm=algorithm
+    )
 
 
 def _prediction(
@@ -250,7 +254,9 @@ def cost_of_rounds(
     if rounds < 1:
         raise InputError(f"rounds must be a whole number ≥ 1, got {rounds=}.")
     if not problem.has_shared:
-        raise InputError("Nothing is shared in this problem, so that no round ever takes place: count iterations instead.")
+        raise InputError(
+            "Nothing is shared in this problem, so that no round ever takes place: count iterations instead."
+        )
     completed, _ = complete(problem, algorithm)
     sizes = message_sizes(tree.cast(completed), problem)
     floats = np.zeros(0, np.int64)
@@ -274,7 +280,9 @@ def _floats_sent(algorithm: Algorithm, sizes: Sequence[int], seed: int, first: i
     k = jnp.int32(first) + jnp.arange(BLOCK, dtype=jnp.int32)
     flags = _flags(tree.cast(algorithm), randomness.common(randomness.root(seed)), k)
     sent = [np.broadcast_to(np.asarray(flag), BLOCK) for flag in flags]
-    return sum((size * flag.astype(np.int64) for size, flag in zip(sizes, sent, strict=True)), np.zeros(BLOCK, np.int64))
+    return sum(
+        (size * flag.astype(np.int64) for size, flag in zip(sizes, sent, strict=True)), np.zeros(BLOCK, np.int64)
+    )
 
 
 @jax.jit
