@@ -269,12 +269,12 @@ def test_precision_and_the_cache_are_set_up(small: str, fresh_python: Callable[.
         "import os, sys\nos.environ.pop('TWOFOLD_NO_CACHE')\n"
         f"os.environ['XDG_CACHE_HOME'] = {str(tmp_path / 'cache')!r}\n"
         "from twofold.cli import app\n"
-        "quick = ['--set', 'stop.rounds=1', '--set', 'output.evaluate=false']\n"
-        "try:\n    app(['run', 'small.toml', '--no-x64', '--out', 'single', '-q', *quick])\n"
+        "try:\n    app(['theory', 'small.toml', '--set', 'run.x64=true', '--set', 'algorithm.name=asvrcd'])\n"
         "except SystemExit as end:\n    assert not end.code, end.code\n"
+        "import jax.numpy as jnp\nprint(jnp.zeros(()).dtype)"
     )
-    fresh_python(code)
-    assert tw.Result.load("single").beta.dtype == np.float32
+    assert fresh_python(code).endswith("float64\n")
+    assert fresh_python(code.replace("'run.x64=true'", "'run.x64=true', '--no-x64'")).endswith("float32\n")
     assert any((tmp_path / "cache" / "twofold" / "jax").iterdir())
 
 
