@@ -323,7 +323,7 @@ def test_every_key_is_documented_by_type_and_default() -> None:
     found = {key.path for key in config.all_keys()}
     assert {"data.source", "objective.lam", "algorithm.eta", "stop.tol", "output.folder", "partition.weights"} <= found
     for name in tw.algorithms.REGISTRY:
-        assert config.table("algorithm", name).model_fields
+        assert config.model_of("algorithm", name).model_fields
     keys = {(key.path, key.kind): key for key in config.all_keys()}
     assert (
         keys["loss.classes", "softmax"].default == "" and "found in the data" in keys["loss.classes", "softmax"].meaning
@@ -455,7 +455,7 @@ def test_what_is_registered_is_checked_documented_and_predicted_for() -> None:
         'partition.method = "in_turn" does not fit, as data.owner is given: choose from natural.',
     )
     keys = {(key.path, key.kind): key for key in config.all_keys()}
-    assert keys["loss.width", "absolute"] == config.Key(
+    assert keys["loss.width", "absolute"] == config.ConfigKey(
         "loss.width", "absolute", "a number", "1.0", "where the corner is rounded"
     )
     assert keys["data.normalise", "ramp"].default == '"unit-rows"'

@@ -13,7 +13,7 @@ from twofold.cli.base import friendly, rich_table, show
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from twofold.config import Key
+    from twofold.config import ConfigKey
 
 
 class Listed(StrEnum):
@@ -54,7 +54,11 @@ def _listing(kind: Listed) -> tuple[list[str], list[list[str]]]:
 
     if kind is Listed.algorithms:
         body = [
-            [name, _module_line(cls), ", ".join(option.name for option in config.table("algorithm", name).kind.options)]
+            [
+                name,
+                _module_line(cls),
+                ", ".join(option.name for option in config.model_of("algorithm", name).registered.options),
+            ]
             for name, cls in algorithms.REGISTRY.items()
         ]
         return ["", "what it is", "fields"], body
@@ -67,7 +71,7 @@ def _listing(kind: Listed) -> tuple[list[str], list[list[str]]]:
 
         body = [[name, title] for name, title in experiment_titles().items()]
     else:
-        body = [[name, table.__doc__ or ""] for name, table in config.grouped(SECTIONS[kind]).items()]
+        body = [[name, model.__doc__ or ""] for name, model in config.grouped(SECTIONS[kind]).items()]
     return ["", "what it is"], body
 
 
@@ -92,7 +96,7 @@ def _key_lines() -> list[RenderableType]:
     return out
 
 
-def _key_line(key: Key) -> RenderableType:
+def _key_line(key: ConfigKey) -> RenderableType:
     from rich.text import Text
 
     line = Text(key.path.split(".", 1)[1], style="bold")

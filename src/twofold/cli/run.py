@@ -94,7 +94,8 @@ def run(
     settings = open_config(config, set_, x64, out)
     from twofold.config import check_folder, save
 
-    check_folder(settings, force)
+    if process == 0:
+        check_folder(settings, force)
     built = settings.build()
     runs = settings.solve(built, progress=False if quiet else None)
     if process > 0:
@@ -141,7 +142,7 @@ def _summary(settings: Config, built: Built, runs: Results, graded: Evaluation |
     last = [name for name in dict.fromkeys(asked) if name in runs[0].history]
     columns = ["seed", "status", "rounds", "iterations", "traffic", *last, "seconds"]
     return [
-        f"{settings.name}: {objective.name}, {objective.equation}, by {settings.algorithm.kind.name}",
+        f"{settings.name}: {objective.name}, {objective.equation}, by {settings.algorithm.registered.name}",
         f"{built.provenance} {built.train.M} clients, {built.train.rows:,} training rows.",
         rich_table("", columns, [_line(result, last) for result in runs], right=columns[2:]),
         "traffic: sent and received by each client, together",

@@ -40,7 +40,8 @@ def theory(
 
     objective = built.problem.objective
     show(
-        f"{settings.name}: {objective.name}, {objective.equation}, by {settings.algorithm.kind.name}", built.provenance
+        f"{settings.name}: {objective.name}, {objective.equation}, by {settings.algorithm.registered.name}",
+        built.provenance,
     )
     problems = stages(built.problem)
     for number, stage in enumerate(problems, 1):

@@ -4,7 +4,7 @@ The keys of [data], [partition], [loss], [objective] and [algorithm] are the arg
 name, read off their signatures: a new loss, objective, method or data set needs no word about it in here. `all_keys()` lists
 every key with its type and default. All mistakes in a file are reported at once, one sentence each.
 
-- `glossary`: what keys mean; `options`: from a signature to the keys of a table; `tables`: the sections as pydantic models;
+- `glossary`: what keys mean; `options`: from a signature to the keys of a section; `sections`: these as pydantic models;
 - `mistakes`: pydantic's errors as sentences; `document`: reading and checking a file;
 - `build`: the checked file, and the problem that it describes; `output`: the folder that a run leaves behind.
 """
@@ -14,9 +14,9 @@ from twofold.config.document import load, override, parse
 from twofold.config.mistakes import ConfigError
 from twofold.config.options import first_sentence
 from twofold.config.output import check_folder, save
-from twofold.config.tables import PLAIN, SECTIONS, SELECTORS, Key, all_keys, grouped, table
+from twofold.config.sections import PLAIN, SECTIONS, SELECTORS, ConfigKey, all_keys, grouped, model_of
 
 __all__ = [
-    "PLAIN", "SECTIONS", "SELECTORS", "Built", "Config", "ConfigError", "Key", "all_keys", "check_folder", "first_sentence",
-    "grouped", "load", "override", "parse", "save", "table",
+    "PLAIN", "SECTIONS", "SELECTORS", "Built", "Config", "ConfigError", "ConfigKey", "all_keys", "check_folder", "first_sentence",
+    "grouped", "load", "model_of", "override", "parse", "save",
 ]  # fmt: skip

@@ -14,13 +14,13 @@ import tomli_w
 from twofold.algorithms import Algorithm
 from twofold.clients import Clients
 from twofold.config.mistakes import ConfigError
-from twofold.config.tables import (
-    AlgorithmTable,
-    DataTable,
-    LossTable,
-    ObjectiveTable,
+from twofold.config.sections import (
+    AlgorithmSection,
+    DataSection,
+    LossSection,
+    ObjectiveSection,
     Output,
-    PartitionTable,
+    PartitionSection,
     Record,
     Run,
     Stop,
@@ -62,11 +62,11 @@ class Budget(TypedDict, total=False):
 class Config:
     """A checked file, section by section."""
 
-    data: DataTable
-    partition: PartitionTable
-    loss: LossTable
-    objective: ObjectiveTable
-    algorithm: AlgorithmTable
+    data: DataSection
+    partition: PartitionSection
+    loss: LossSection
+    objective: ObjectiveSection
+    algorithm: AlgorithmSection
     stop: Stop
     record: Record
     run: Run
@@ -113,7 +113,9 @@ class Config:
         try:
             problem = Problem(objective, train, rescale=self.objective.rescale, rows=self.run.rows)
         except InputError as mistake:
-            raise ConfigError([f'loss.name = "{self.loss.kind.name}" does not fit: {mistake}.'], self.name) from mistake
+            raise ConfigError(
+                [f'loss.name = "{self.loss.registered.name}" does not fit: {mistake}.'], self.name
+            ) from mistake
         return Built(problem, self.algorithm.build(), train, test, provenance)
 
     def solve(self, built: Built, progress: bool | None = None) -> Results:
@@ -175,7 +177,7 @@ def _with_owners(config: Config, data: Dataset) -> tuple[Clients, Clients | None
 
 def _dealt_out(config: Config, data: Dataset) -> tuple[Clients, Clients | None, str]:
     """Rows that nobody owns yet, dealt out by the partitioner."""
-    deal = config.partition.kind.factory
+    deal = config.partition.registered.factory
     wants_rows = next(iter(inspect.signature(deal).parameters)) == "n_rows"
     parts = deal(len(data.y) if wants_rows else data.y, **config.partition.given())
     mine, held_out = parts.take(data.x, data.y)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from twofold import data as data_sets
 from twofold.config.build import Config
 from twofold.config.mistakes import ConfigError, in_toml, refused, sentences
-from twofold.config.tables import DEFAULT_KIND, PLAIN, SECTIONS, SELECTORS, Run, Table, adapter, all_keys, kinds
+from twofold.config.sections import DEFAULT_KIND, PLAIN, SECTIONS, SELECTORS, Run, Section, adapter, all_keys, kinds
 from twofold.errors import TwofoldError, choose_from
 
 __all__ = ["load", "override", "parse"]
@@ -72,17 +72,17 @@ def parse(document: Mapping[str, Any], name: str = "config", home: str | Path = 
     errors = [_stray(section, document[section]) for section in document if section not in SECTIONS]
     found: dict[str, Any] = {}
     for section in SECTIONS:
-        table = _validated(section, document, errors)
-        if table is not None:
-            found[section] = table
+        checked = _validated(section, document, errors)
+        if checked is not None:
+            found[section] = checked
     errors += _contradictions(found)
     if errors:
         raise ConfigError(errors, name)
     return Config(**found, name=name, home=Path(home), document=document)
 
 
-def _validated(section: str, document: Mapping[str, Any], errors: list[str]) -> Table | None:
-    """A section's table, or None and what is wrong with it."""
+def _validated(section: str, document: Mapping[str, Any], errors: list[str]) -> Section | None:
+    """A checked section, or None and what is wrong with it."""
     content = document.get(section, {})
     if not isinstance(content, dict):
         errors.append(f"{section} = {in_toml(content)} must be a table: write [{section}] on a line of its own.")
@@ -130,15 +130,15 @@ def _stray(name: str, content: object) -> str:
 def _contradictions(found: Mapping[str, Any]) -> list[str]:
     """What is wrong between sections, and what a loss, an objective or a method says about its own numbers."""
     errors = [*_dealing(found), *_seeding(found.get("run"))]
-    loss = _attempt("loss", found, lambda table: table.build(classes=2), errors)
+    loss = _attempt("loss", found, lambda section: section.build(classes=2), errors)
     if loss is not None:
-        _attempt("objective", found, lambda table: table.build(loss), errors)
-    algorithm = _attempt("algorithm", found, lambda table: table.build(), errors)
+        _attempt("objective", found, lambda section: section.build(loss), errors)
+    algorithm = _attempt("algorithm", found, lambda section: section.build(), errors)
     if algorithm is not None and algorithm.needs is not None and "objective" in found:
-        objective = found["objective"].kind.name
+        objective = found["objective"].registered.name
         if objective != algorithm.needs:
             errors.append(
-                f'algorithm.name = "{found["algorithm"].kind.name}" solves the {algorithm.needs} objective only, but '
+                f'algorithm.name = "{found["algorithm"].registered.name}" solves the {algorithm.needs} objective only, but '
                 f'objective.name = "{objective}": choose another of the two.'
             )
     return errors
@@ -159,12 +159,12 @@ def _dealing(found: Mapping[str, Any]) -> list[str]:
     """Data that knows its clients is not dealt out again, and other data has to be."""
     if "data" not in found or "partition" not in found:
         return []
-    data, method = found["data"], found["partition"].kind.name
-    option = data.source_of.owned
+    data, method = found["data"], found["partition"].registered.name
+    option = data.source_entry.owned
     if isinstance(option, str):
         because = f"data.{option} is {'given' if data.owned else 'not given'}"
     else:
-        because = f'data.source = "{data.kind.name}" has {"clients" if data.owned else "no clients"} of its own'
+        because = f'data.source = "{data.registered.name}" has {"clients" if data.owned else "no clients"} of its own'
     if data.owned == (method == "natural"):
         return []
     allowed = "natural" if data.owned else ", ".join(name for name in kinds("partition") if name != "natural")

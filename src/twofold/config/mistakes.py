@@ -84,7 +84,7 @@ def sentences(
 ) -> list[str]:
     """Pydantic's errors about one section, one sentence for each key; `selector` is the key that names the kind, if any.
 
-    `kinds` has the table of each kind; a section without kinds has one table, under the name "".
+    `kinds` has the model of each kind; a section without kinds has one model, under the name "".
     """
     found: dict[tuple[str, str], list[ErrorDetails]] = {}
     out = []
@@ -102,13 +102,13 @@ def sentences(
 
 
 def _about(
-    section: str, selector: str | None, kind: str, table: type[BaseModel], key: str, errors: list[ErrorDetails]
+    section: str, selector: str | None, kind: str, model: type[BaseModel], key: str, errors: list[ErrorDetails]
 ) -> str:
     """One sentence on one key."""
-    path, field = f"{section}.{key}", table.model_fields.get(key)
+    path, field = f"{section}.{key}", model.model_fields.get(key)
     whose = f'[{section}] with {selector} = "{kind}"' if selector else f"[{section}]"
     if field is None:
-        names = [*([selector] if selector else []), *(name for name in table.model_fields if name != selector)]
+        names = [*([selector] if selector else []), *(name for name in model.model_fields if name != selector)]
         return choose_from(f"{path} is not a key of {whose}", key, names)
     if errors[0]["type"] == "missing":
         meaning = f" ({field.description})" if field.description else ""

@@ -1,4 +1,4 @@
-"""From a function's signature to the keys of a table: names, types that TOML can express, defaults, meanings."""
+"""From a function's signature to the keys of a section: names, types that TOML can express, defaults, meanings."""
 
 from __future__ import annotations
 

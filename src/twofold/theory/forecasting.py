@@ -145,7 +145,7 @@ def forecast(
     """
     if not 0 < tol < 1:
         raise InputError(f"tol is relative to the initial error and must lie between 0 and 1, got {tol=}.")
-    if isinstance(problem.objective, TwoStage):
+    if len(stages(problem)) > 1:
         raise InputError(
             "With Lambda=inf the problem has two stages, each with a forecast of its own: "
             "[forecast(stage) for stage in theory.stages(problem)]."
