@@ -100,7 +100,7 @@ class Forecast:
         if self.lower_bounds is not None:
             least = self.lower_bounds
             bounds = [_count(least.rounds), "", _count(least.grad_w), _count(least.grad_beta)]
-            body.append(["lower bound, up to a constant", "", *bounds])
+            body.append(["lower bound (order)", "", *bounds])
         return header, body
 
     @property
