@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,9 @@ from typer.testing import CliRunner
 import twofold as tw
 from paper.report.made_up import make_up
 from problems import CONFIG
-from twofold.cli import EXAMPLE, Kind, app
+from twofold.cli import app
+from twofold.cli.listing import Listed
+from twofold.cli.run import EXAMPLE
 
 
 class Done:
@@ -131,10 +134,62 @@ def test_several_seeds_get_a_folder_each(small: str) -> None:
     )
     assert done.code == 0, done.output
     folder = Path("runs/small")
-    assert sorted(path.name for path in folder.iterdir()) == ["config.toml", "history.csv", "seed-5", "seed-7"]
+    names = ["config.toml", "history.csv", "results.json", "seed-5", "seed-7"]
+    assert sorted(path.name for path in folder.iterdir()) == names
     with (folder / "history.csv").open() as stream:
         assert [row["seed"] for row in csv.DictReader(stream)] == ["5"] * 5 + ["7"] * 5
     assert tw.Result.load(folder / "seed-7").seed == 7
+    assert [result.seed for result in tw.Results.load(folder)] == [5, 7]
+
+
+def test_a_folder_holds_one_run_and_nothing_of_an_earlier_one(small: str) -> None:
+    few = ["--set", "stop.rounds=1", "-q"]
+    assert Done("run", small, *few, "--set", "run.seeds=3").code == 0
+    folder = Path("runs/small")
+    (folder / "notes.txt").write_text("mine")
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    refused = Done("run", small, *few, "--set", "run.seed=1")
+    assert refused.code == 2
+    assert (
+        "runs/small holds the results of another configuration (run.seeds is 3 there, not given here; run.seed is not "
+        "given there, 1 here): name another folder, or replace them with --force." in refused.line
+    )
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    output = [
+        "--set",
+        'output.history=["csv"]',
+        "--set",
+        "output.evaluate=false",
+    ]  # where results go is not what is run
+    assert Done("run", small, *few, *output, "--set", "run.seeds=3").code == 0
+    assert not (folder / "clients.csv").exists() and not (folder / "history.parquet").exists()
+    assert Done("run", small, *few, *output, "--set", "run.seeds=2", "--force").code == 0
+    assert sorted(path.name for path in folder.glob("seed-*")) == ["seed-0", "seed-1"]
+    assert Done("run", small, *few, *output, "--set", "run.seed=1", "--force").code == 0
+    names = ["config.toml", "history.csv", "model.safetensors", "notes.txt", "result.json"]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    (folder / "config.toml").unlink()
+    assert "another configuration (it does not say which)" in Done("run", small, *few, "--set", "run.seed=1").line
+
+
+@pytest.mark.parametrize("out", ["file", "file/below"])
+def test_a_folder_that_cannot_be_is_refused_before_the_work(
+    small: str, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("twofold.config.Config.build", lambda self: pytest.fail("it has started to work"))
+    Path("file").write_text("a file where a folder should be")
+    done = Done("run", small, "--out", out)
+    assert done.code == 2 and "file is a file: name another folder." in done.line
+
+
+def test_parquet_without_pyarrow(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    asked = Done("run", small, "--set", 'output.history=["parquet"]')
+    assert asked.code == 2 and "needs pyarrow, which is not installed: pip install 'twofold[paper]'" in asked.line
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert Done("run", small, "-q").code == 0
+    assert Path("runs/small/history.csv").exists() and not Path("runs/small/history.parquet").exists()
 
 
 def test_quiet_is_quiet(small: str) -> None:
@@ -158,8 +213,6 @@ def test_bad_input_exits_with_2_and_all_its_sentences(small: str) -> None:
     assert Done("runn").code == 2
     done = Done("run", small, "--set", "loss.l2=0.0", "--set", "stop.tol=1e-3")
     assert done.code == 2 and "add a ridge" in done.line
-    Path("blocked").write_text("a file where a folder should be")
-    assert Done("run", small, "--out", "blocked/x").code == 2
 
 
 def test_an_error_inside_exits_with_3(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,6 +234,28 @@ def test_an_error_of_jax_is_not_taken_for_a_mistake(small: str, monkeypatch: pyt
     assert Done("run", small).code == 3
 
 
+def test_a_mistake_is_a_twofold_error_wherever_it_comes_from(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def raising(error: Exception) -> Callable[..., None]:
+        def raise_it(*_: object, **__: object) -> None:
+            raise error
+
+        return raise_it
+
+    class Own(tw.TwofoldError):
+        """Of a module that the command line has never heard of."""
+
+    for error, code in [
+        (Own("own"), 2),
+        (PermissionError("not yours"), 2),
+        (ValueError("ours"), 3),
+        (TypeError("t"), 3),
+    ]:
+        monkeypatch.setattr("twofold.config.Config.solve", raising(error))
+        done = Done("run", small)
+        assert (done.code, "Traceback" in done.output) == (code, code == 3), error
+        assert str(error) in done.line
+
+
 def test_an_interruption_exits_with_130(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -194,11 +269,12 @@ def test_precision_and_the_cache_are_set_up(small: str, fresh_python: Callable[.
         "import os, sys\nos.environ.pop('TWOFOLD_NO_CACHE')\n"
         f"os.environ['XDG_CACHE_HOME'] = {str(tmp_path / 'cache')!r}\n"
         "from twofold.cli import app\n"
-        "try:\n    app(['run', 'small.toml', '--no-x64', '--out', 'single', '-q'])\n"
+        "try:\n    app(['theory', 'small.toml', '--set', 'run.x64=true', '--set', 'algorithm.name=asvrcd'])\n"
         "except SystemExit as end:\n    assert not end.code, end.code\n"
+        "import jax.numpy as jnp\nprint(jnp.zeros(()).dtype)"
     )
-    fresh_python(code)
-    assert tw.Result.load("single").beta.dtype == np.float32
+    assert fresh_python(code).endswith("float64\n")
+    assert fresh_python(code.replace("'run.x64=true'", "'run.x64=true', '--no-x64'")).endswith("float32\n")
     assert any((tmp_path / "cache" / "twofold" / "jax").iterdir())
 
 
@@ -216,16 +292,24 @@ def test_theory_says_what_solve_will_use(small: str) -> None:
     for value in (constants.mu, constants.L_w, constants.calL_beta, method.theta, method.eta):
         assert f"{value:.6g}" in done.line
     predicted = tw.theory.predict("acd", constants, 1e-4, n=8)
-    assert f"acd (certified) {predicted.rounds:,.0f}" in done.line
+    assert f"acd (certified) {predicted.iterations:,.0f} {predicted.rounds:,.0f}" in done.line
+    assert "asvrcd" not in done.line
     assert "certified" in done.line and "lower bound" in done.line
 
 
 def test_theory_knows_the_cost_of_the_rounds_asked_for(small: str) -> None:
-    for name in ("asvrcd", "acd"):
-        done = Done("theory", small, "--set", f"algorithm.name={name}")
-        assert Done("run", small, "--set", f"algorithm.name={name}", "-q").code == 0
-        ledger = tw.Result.load("runs/small").ledger
-        assert f"The file's 4 rounds are {ledger.iterations:,} iterations and {2 * ledger.bytes_up} B" in done.line
+    from twofold import config
+
+    asvrcd = ["--set", "algorithm.name=asvrcd", "--set", "run.seed=3"]
+    line = Done("theory", small, *asvrcd).line
+    problem = config.load(small).build().problem
+    cost = tw.theory.cost_of_rounds(problem, "asvrcd", 4, seed=3)
+    assert cost is not None and cost != tw.theory.cost_of_rounds(problem, "asvrcd", 4, seed=0)
+    assert f"The file's 4 rounds are {cost.iterations:,} iterations and {cost.bytes} B" in line
+    assert "exactly (seed 3" in line
+    assert (
+        "rounds are" not in Done("theory", small, "--set", "objective.name=local", "--set", "algorithm.name=acd").line
+    )
 
 
 def test_theory_of_two_stages_and_of_methods_without_a_theorem(small: str) -> None:
@@ -234,6 +318,13 @@ def test_theory_of_two_stages_and_of_methods_without_a_theorem(small: str) -> No
     assert done.code == 0 and "Stage 1: f'(w)" in done.line and "Stage 2: f(w*, β)" in done.line
     assert "ascd has no convergence theorem" in Done("theory", small, "--set", "algorithm.name=ascd").line
     assert Done("theory", small, "--tol", "3").code == 2
+
+
+def test_theory_of_all_methods(small: str) -> None:
+    done = Done("theory", small, "--all")
+    assert done.code == 0, done.output
+    for words in ("lsgd (theorem)", "asvrcd (certified)", "l2sgd_plus (certified)", "note: hybrid: no rate is proven"):
+        assert words in done.line
 
 
 def test_theory_without_strong_convexity_says_so(small: str) -> None:
@@ -248,11 +339,20 @@ def test_list_names_everything_there_is() -> None:
     line = Done("list").line
     for name in (*tw.objectives.REGISTRY, *tw.algorithms.REGISTRY, "simulate", "softmax", "kmnist", "dirichlet"):
         assert name in line
-    assert "mixture" not in Done("list", Kind.engines.value).line
+    assert "mixture" not in Done("list", Listed.engines.value).line
     assert (
         "[algorithm]" in Done("list", "keys").line and "penalty towards the shared model" in Done("list", "keys").line
     )
     assert Done("list", "cheese").code == 2
+
+
+def test_list_learns_from_the_registries(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gouda(l2: float = 0.0, age: int = 3) -> Any:
+        """A loss of taste."""
+
+    monkeypatch.setitem(tw.losses.REGISTRY, "gouda", gouda)
+    assert "gouda A loss of taste." in Done("list", "losses").line
+    assert "with name = gouda: l2 a number" in Done("list", "keys").line
 
 
 def test_reproduce_runs_and_reports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import twofold as tw
 from twofold import config
 from twofold.config import ConfigError
+from twofold.tree import record, static
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SMALL: dict[str, Any] = {
@@ -40,7 +42,7 @@ def test_three_sections_are_enough() -> None:
     built = settings.build()
     assert built.problem.objective.name == "mixture"
     assert type(built.algorithm) is tw.algorithms.ASVRCD
-    assert (settings.stop, settings.seeds, settings.folder) == ({"rounds": 1000}, [0], Path("runs/small"))
+    assert (settings.budget, settings.seeds, settings.folder) == ({"rounds": 1000}, [0], Path("runs/small"))
     assert built.train.counts.tolist() == [6, 6, 6] and built.test is not None  # a fifth of the rows is held out
 
 
@@ -160,6 +162,39 @@ def test_normalisation_looks_at_training_rows_only() -> None:
     np.testing.assert_allclose(np.linalg.norm(paper.train.x, axis=1), 1)
 
 
+def test_normalisation_of_rows_that_are_dealt_out() -> None:
+    def build(how: str) -> Any:
+        dealt = {"method": "power_law", "clients": 4, "exponent": 0.5}
+        return config.parse(
+            with_(data={"source": "digits", "normalise": how}, loss={"name": "softmax"}, partition=dealt)
+        ).build()
+
+    raw, standard, unit, paper = map(build, ("none", "standardise", "unit-rows", "paper"))
+    np.testing.assert_allclose(standard.test.x, tw.data.normalise.standardise(raw.test.x, raw.train.x))
+    np.testing.assert_allclose(unit.train.x, tw.data.normalise.unit_rows(raw.train.x))
+    whole = tw.data.normalise.paper(tw.data.load("digits").x)  # the paper looks at all rows, before they are dealt out
+    assert {row.tobytes() for row in paper.train.x} <= {row.tobytes() for row in whole}
+    assert "Features are normalised: paper." in paper.provenance and "normalised" not in raw.provenance
+
+
+def test_images_are_normalised_as_in_the_paper_unless_the_file_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.random.default_rng(0).uniform(size=(60, 9)).astype(np.float32)
+    made_up = tw.data.images.ImageData("mnist", x, np.arange(60, dtype=np.int32) % 3, (), (3, 3))
+    monkeypatch.setattr(tw.data.images, "load", lambda name, folder, parts: made_up)
+    document = with_(
+        data={"source": "mnist"}, loss={"name": "softmax"}, partition={"clients": 3, "train": 4, "test": 4}
+    )
+    np.testing.assert_allclose(np.linalg.norm(config.parse(document).build().train.x, axis=1), 1, rtol=1e-6)
+    document["data"]["normalise"] = "none"
+    assert config.parse(document).build().train.x.min() >= 0
+
+
+@pytest.mark.parametrize(("given", "scale"), [({}, 3**-0.5), ({"rescale": True}, 3**-0.5), ({"rescale": False}, 1.0)])
+def test_rescale_reaches_the_problem(given: dict[str, bool], scale: float) -> None:
+    problem = config.parse(with_(objective=SMALL["objective"] | given)).build().problem
+    assert float(problem.scale) == pytest.approx(scale)
+
+
 # --- overrides and the file again -------------------------------------------------------------------------------------
 
 
@@ -204,7 +239,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
      '= "mixture": choose from name, rescale, lam; did you mean lam?'),
     ({"objective": {"name": "mixture", "lam": 0.0}}, "objective: lam must be a finite number > 0, got lam=0.0."),
     ({"objective": {"name": "residual", "shared": "first"}}, 'objective.shared = "first" is not allowed: it must be a '
-     'list of columns or a range "0:10".'),
+     'list of whole numbers or a range such as "0:10".'),
     ({"algorithm": {"name": "lsgd", "tau": 2.5}}, "algorithm.tau = 2.5 is not allowed: it must be a whole number."),
     ({"algorithm": {"name": "lsgd", "batch": "al"}}, 'algorithm.batch = "al" is not allowed: it must be a whole number '
      'or "all"; did you mean "all"?'),
@@ -217,6 +252,14 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"run": {"x64": 1}}, "run.x64 = 1 is not allowed: it must be true or false."),
     ({"run": {"seed": 1, "seeds": [2]}}, "run.seed = 1 and run.seeds = [2] contradict each other: give one of them."),
     ({"run": {"seeds": []}}, "run.seeds = [] is not allowed: there must be at least one seed."),
+    ({"run": {"seeds": [3, 4, 3]}}, "run.seeds = [3, 4, 3] is not allowed: every seed must be there once."),
+    ({"output": {"history": ["cvs"]}}, 'output.history.0 = "cvs" is not allowed: it must be one of "csv", "parquet"; did you '
+     'mean "csv"?'),
+    ({"objective": {"name": 3}}, "objective.name = 3 is not known: choose from traditional, local, multitask, mixture, "
+     "adaptive, weight_sharing, residual, maml."),
+    ({"data": {"source": "digit"}, "partition": {"clients": 5}}, 'data.source = "digit" is not known: choose from '
+     "synthetic-mixture, synthetic-weight-sharing, digits, mnist, fashion-mnist, kmnist, cifar10, school, csv, npz; did you "
+     "mean digits?"),  # and nothing about [partition], whose default depends on the data
     ({"partition": {"method": "dirichlet", "clients": 3, "alpha": 1.0}}, 'partition.method = "dirichlet" does not fit, '
      'as data.source = "synthetic-mixture" has clients of its own: choose from natural.'),
     ({"data": {"source": "digits"}, "partition": {"method": "natural"}}, 'partition.method = "natural" does not fit, '
@@ -257,7 +300,12 @@ def test_what_only_the_data_can_tell(table: Path) -> None:
     assert "is not a file of np.savez" in refusal(with_(data={"source": "npz", "path": "broken.npz", "client": "c"}))
     np.savez(table / "d.npz", x=np.ones((2, 2)), labels=np.ones(2))
     npz = {"source": "npz", "path": "d.npz", "client": "c"}
-    assert 'data.y = "y" is not in d.npz: choose from x, labels' in refusal(with_(data=npz))
+    assert refusal(with_(data=npz)).splitlines() == [
+        'data.y: d.npz has no array "y": choose from x, labels.',
+        'data.client: d.npz has no array "c": choose from x, labels.',
+    ]
+    csv = {"source": "csv", "path": "people.csv", "client": "who", "target": "y"}
+    assert 'data.separator: it must be one character, got ";;".' in refusal(with_(data=csv | {"separator": ";;"}))
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
@@ -275,7 +323,17 @@ def test_every_key_is_documented_by_type_and_default() -> None:
     found = {key.path for key in config.all_keys()}
     assert {"data.source", "objective.lam", "algorithm.eta", "stop.tol", "output.folder", "partition.weights"} <= found
     for name in tw.algorithms.REGISTRY:
-        assert config.table("algorithm", name).model_fields
+        assert config.model_of("algorithm", name).model_fields
+    keys = {(key.path, key.kind): key for key in config.all_keys()}
+    assert (
+        keys["loss.classes", "softmax"].default == "" and "found in the data" in keys["loss.classes", "softmax"].meaning
+    )
+    assert keys["algorithm.batch", "asvrcd"].type == 'a whole number or "all"'
+    assert keys["data.path", "csv"].type == "the path of a file"
+    assert keys["data.folder", "mnist, fashion-mnist, kmnist, cifar10"].meaning
+    assert keys["data.normalise", "school"].default == '"standardise"'
+    assert keys["objective.shared", "residual"].type == 'a list of whole numbers or a range such as "0:10"'
+    assert keys["objective.split", "weight_sharing"].type == "a whole number or a text or a list of texts"
     described = [key for key in config.all_keys() if key.path.split(".")[0] in config.PLAIN]
     assert all(key.meaning and key.type for key in described)
 
@@ -290,3 +348,123 @@ def test_the_examples_are_right_and_small_steps_of_them_run(path: Path) -> None:
 
 def test_there_are_examples() -> None:
     assert len(list(EXAMPLES.glob("*.toml"))) >= 3
+
+
+# --- what is registered is known --------------------------------------------------------------------------------------
+
+
+def absolute(l2: float = 0.0, width: Annotated[float, "where the corner is rounded"] = 1.0) -> Any:
+    """A rounded absolute value: √(r² + width²)."""
+
+    def mean(w: Any, x: Any, y: Any) -> Any:
+        return jnp.mean(jnp.sqrt(jnp.square(x @ w - y) + width**2))
+
+    return tw.losses.custom(mean, lambda clients: np.zeros(clients.x.shape[1]), l2=l2, L=1.0, calL=1.0)
+
+
+def anchored(loss: Any, pull: float = 0.5) -> Any:
+    """The mixture under another name."""
+    return tw.objectives.mixture(loss, lam=pull)
+
+
+@record
+class Halves(tw.algorithms.LSGD):
+    """LSGD with a field of its own."""
+
+    name = "halves"
+    share: Literal["half", "third"] = static(default="half")
+
+
+def ramp(steps: int, slope: float = 1.0, owner: str | None = None) -> tw.data.Dataset:
+    """One feature that goes up in steps."""
+    x = np.arange(1.0, steps + 1)[:, None] / steps
+    return tw.data.Dataset(x, slope * x[:, 0], "A ramp.", None if owner is None else np.arange(steps) % 2)
+
+
+def in_turn(n_rows: int, hands: int = 2) -> tw.data.Partition:
+    """Deal rows out in turn."""
+    rows = [np.arange(hand, n_rows, hands) for hand in range(hands)]
+    return tw.data.Partition(
+        tuple(r[1:] for r in rows), tuple(r[:1] for r in rows), tuple(f"hand {i}" for i in range(hands)), ((),) * hands,
+        f"{hands} hands",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One made-up thing of each kind: one line in a registry each."""
+    monkeypatch.setitem(tw.losses.REGISTRY, "absolute", absolute)
+    monkeypatch.setitem(tw.objectives.REGISTRY, "anchored", anchored)
+    monkeypatch.setitem(tw.algorithms.REGISTRY, "halves", Halves)
+    monkeypatch.setitem(tw.data.REGISTRY, "ramp", tw.data.Source(ramp, owned="owner", normalise="unit-rows"))
+    monkeypatch.setitem(tw.data.partition.REGISTRY, "in_turn", in_turn)
+
+
+MADE_UP = """
+[data]
+source = "ramp"
+steps = 10
+slope = 2.0
+normalise = "none"
+[partition]
+method = "in_turn"
+hands = 2
+[loss]
+name = "absolute"
+l2 = 0.1
+width = 0.5
+[objective]
+name = "anchored"
+pull = 0.25
+[algorithm]
+name = "halves"
+share = "third"
+batch = "all"
+[stop]
+rounds = 2
+"""
+
+
+@pytest.mark.usefixtures("registered")
+def test_what_is_registered_can_be_named_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "made-up.toml").write_text(MADE_UP, encoding="utf-8")
+    settings = config.load(tmp_path / "made-up.toml")
+    built = settings.build()
+    (result,) = settings.solve(built)
+    assert built.train.names == ("hand 0", "hand 1") and built.provenance == "A ramp. 2 hands."
+    assert built.train["hand 1"].y.tolist() == [0.8, 1.2, 1.6, 2.0]
+    assert built.algorithm == Halves(share="third", batch=None)
+    assert built.problem.objective == tw.objectives.mixture(built.problem.objective.loss, lam=0.25)
+    r = built.train.y  # at w = β = 0
+    expected = np.mean(np.sqrt(np.square(r) + 0.25))
+    assert result.history["loss"][0] == pytest.approx(expected) and result.ledger.rounds == 2
+
+
+@pytest.mark.usefixtures("registered")
+def test_what_is_registered_is_checked_documented_and_predicted_for() -> None:
+    document = tomllib.loads(MADE_UP)
+    document["loss"]["widht"] = document["loss"].pop("width")
+    document["algorithm"]["share"] = "haff"
+    assert errors(document) == (
+        'loss.widht is not a key of [loss] with name = "absolute": choose from name, l2, width; did you mean width?',
+        'algorithm.share = "haff" is not allowed: it must be one of "half", "third"; did you mean "half"?',
+    )
+    document = tomllib.loads(MADE_UP)
+    document["data"]["owner"] = "me"
+    assert errors(document) == (
+        'partition.method = "in_turn" does not fit, as data.owner is given: choose from natural.',
+    )
+    keys = {(key.path, key.kind): key for key in config.all_keys()}
+    assert keys["loss.width", "absolute"] == config.ConfigKey(
+        "loss.width", "absolute", "a number", "1.0", "where the corner is rounded"
+    )
+    assert keys["data.normalise", "ramp"].default == '"unit-rows"'
+    problem = config.parse(tomllib.loads(MADE_UP)).build().problem
+    assert tw.theory.forecast(problem, 0.1, ["halves"])["halves"].note == "no rate is proven for halves."
+
+
+def test_a_name_that_is_taken_out_of_a_registry_is_gone(registered: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(tw.losses.REGISTRY, "absolute")
+    assert errors(with_(loss={"name": "absolute"})) == (
+        'loss.name = "absolute" is not known: choose from logistic, softmax, squared.',
+    )

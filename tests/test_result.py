@@ -202,3 +202,40 @@ def test_results_are_a_sequence():
 def test_a_column_of_all_seeds_is_padded():
     short = result(history=History({"loss": np.array([1.0])}))
     assert_array_equal(Results([result(), short]).column("loss"), [[1.0, 0.5, 0.1], [1.0, np.nan, np.nan]])
+
+
+# ---- several seeds ---------------------------------------------------------------------------------------------------
+
+
+def test_several_runs_come_back_in_their_order(tmp_path):
+    runs = Results([result(w=np.arange(3.0) + seed, seed=seed) for seed in (10, 2, 7)])
+    assert runs.save(tmp_path / "runs") == tmp_path / "runs"
+    loaded = Results.load(tmp_path / "runs")
+    assert [run.seed for run in loaded] == [10, 2, 7]
+    for mine, theirs in zip(loaded, runs, strict=True):
+        same(mine.w, theirs.w)
+    assert Result.load(tmp_path / "runs" / "seed-2").seed == 2
+
+
+def test_no_stale_seeds_are_left(tmp_path):
+    Results([result(seed=seed) for seed in range(30)]).save(tmp_path)
+    (tmp_path / "seed-9" / "notes.txt").write_text("mine")
+    (tmp_path / "seed-of-doubt").mkdir()
+    Results([result(seed=seed) for seed in (4, 5, 31)]).save(tmp_path)
+    assert [run.seed for run in Results.load(tmp_path)] == [4, 5, 31]
+    left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {"results.json", "seed-9/notes.txt"} | {
+        f"seed-{seed}/{name}" for seed in (4, 5, 31) for name in ("model.safetensors", "result.json")
+    }  # what we have not written stays
+    assert (tmp_path / "seed-of-doubt").is_dir()
+
+
+def test_runs_that_cannot_be_saved_or_loaded_together(tmp_path):
+    with pytest.raises(tw.TwofoldError, match=r"Two runs of one seed .* the seeds are \[1, 1\]"):
+        Results([result(seed=1), result(seed=1)]).save(tmp_path)
+    result().save(tmp_path)
+    with pytest.raises(tw.TwofoldError, match=r"no .*results\.json: .* for one run use Result\.load"):
+        Results.load(tmp_path)
+    (tmp_path / "results.json").write_text(json.dumps({"format": 99}))
+    with pytest.raises(tw.TwofoldError, match=f"has format 99; this version reads {FORMAT}"):
+        Results.load(tmp_path)

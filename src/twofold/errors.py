@@ -5,7 +5,12 @@ Whatever is not a `TwofoldError` is a bug of ours (or of the user's own function
 
 from __future__ import annotations
 
-__all__ = ["CheckpointError", "ContractError", "InputError", "KindError", "MissingExtra", "NotFound", "TwofoldError"]
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "CheckpointError", "ContractError", "InputError", "KindError", "MissingExtra", "NotFound", "TwofoldError", "choose_from",
+]  # fmt: skip
 
 
 class TwofoldError(Exception):
@@ -49,3 +54,15 @@ class MissingExtra(TwofoldError, ImportError):  # noqa: N818
     def __init__(self, what: str, extra: str, library: str | None = None) -> None:
         named = "a library that" if library is None else f"{library}, which"
         super().__init__(f"{what} needs {named} is not installed: pip install 'twofold[{extra}]'")
+
+
+def choose_from(complaint: str, found: str, allowed: Iterable[str]) -> str:
+    """A sentence about an unknown name: the complaint, what there is, and the nearest name to the one found.
+
+    >>> choose_from("There is no loss 'logisti'", "logisti", ["logistic", "squared"])
+    "There is no loss 'logisti': choose from logistic, squared; did you mean logistic?"
+    """
+    names = list(allowed)
+    near = difflib.get_close_matches(found, names, n=1)
+    hint = f"; did you mean {near[0]}?" if near else "."
+    return f"{complaint}: choose from {', '.join(names)}{hint}"

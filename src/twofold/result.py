@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from twofold.extras import require
 from twofold.tree import Pytree
 
 FORMAT = 1
+MODEL, RESULT, RESULTS = "model.safetensors", "result.json", "results.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +115,7 @@ class Result:
             pairs = zip(jax.tree.leaves(names), jax.tree.leaves(value), strict=True)
             tensors |= {name: np.asarray(leaf, order="C") for name, leaf in pairs}
             structures[block] = _describe(names)
-        save_file(tensors, folder / "model.safetensors")
+        save_file(tensors, folder / MODEL)
         document = {
             "format": FORMAT,
             "structure": structures,
@@ -126,7 +128,7 @@ class Result:
             "ledger": self.ledger.as_dict(),
             "history": {name: [_plain(v) for v in values.tolist()] for name, values in self.history.items()},
         }
-        (folder / "result.json").write_text(json.dumps(document, indent=1))
+        (folder / RESULT).write_text(json.dumps(document, indent=1))
         return folder
 
     @classmethod
@@ -135,12 +137,10 @@ class Result:
         from safetensors.numpy import load_file
 
         folder = Path(folder)
-        document = json.loads((folder / "result.json").read_text())
+        document = json.loads((folder / RESULT).read_text())
         if document.get("format") != FORMAT:
-            raise InputError(
-                f"{folder / 'result.json'} has format {document.get('format')!r}; this version reads {FORMAT}."
-            )
-        tensors = load_file(folder / "model.safetensors")
+            raise InputError(f"{folder / RESULT} has format {document.get('format')!r}; this version reads {FORMAT}.")
+        tensors = load_file(folder / MODEL)
         ledger: dict[str, Any] = {k: np.asarray(v) if isinstance(v, list) else v for k, v in document["ledger"].items()}
         history = {k: np.array([np.nan if v is None else v for v in vs]) for k, vs in document["history"].items()}
         return cls(
@@ -180,10 +180,64 @@ class Results(Sequence[Result]):
             row[: len(values)] = values
         return out
 
+    def save(self, folder: str | Path) -> Path:
+        """Write every run into a folder of its own, `seed-0`, `seed-1`, …, and `results.json`, which lists the seeds.
+
+        Runs of other seeds that an earlier `save` has left in the folder are deleted.
+
+        >>> import tempfile
+        >>> import twofold as tw
+        >>> clients = tw.Clients.from_list([(np.eye(2), np.array([0, 1]))] * 2)
+        >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=1.0), clients)
+        >>> folder = tw.solve(problem, "lsgd", rounds=2, seeds=[3, 4]).save(tempfile.mkdtemp())
+        >>> sorted(path.name for path in folder.iterdir())
+        ['results.json', 'seed-3', 'seed-4']
+        >>> [result.seed for result in Results.load(folder)]
+        [3, 4]
+        """
+        folder = Path(folder)
+        seeds = [run.seed for run in self.runs]
+        if len(set(seeds)) < len(seeds):
+            raise InputError(f"Two runs of one seed cannot be saved in one folder; the seeds are {seeds}.")
+        for run in self.runs:
+            run.save(_seed_folder(folder, run.seed))
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / RESULTS).write_text(json.dumps({"format": FORMAT, "seeds": seeds}, indent=1))
+        delete_other_seeds(folder, seeds)
+        return folder
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Results:
+        """Read what `save` wrote, in the order in which the runs were saved."""
+        path = Path(folder) / RESULTS
+        if not path.is_file():
+            raise InputError(
+                f"There is no {path}: Results.load reads what Results.save wrote; for one run use Result.load."
+            )
+        document = json.loads(path.read_text())
+        if document.get("format") != FORMAT:
+            raise InputError(f"{path} has format {document.get('format')!r}; this version reads {FORMAT}.")
+        return cls([Result.load(_seed_folder(Path(folder), seed)) for seed in document["seeds"]])
+
     def to_pandas(self) -> Any:
         """All histories below each other, with a column `seed` (needs pandas)."""
         pd = require("pandas", "A data frame", "sklearn")
         return pd.concat([run.history.to_pandas().assign(seed=run.seed) for run in self.runs], ignore_index=True)
+
+
+def delete_other_seeds(folder: Path, seeds: Collection[int]) -> None:
+    """Delete the runs in `seed-…` folders except those of `seeds`; whatever `Result.save` has not written stays."""
+    kept = {_seed_folder(folder, seed) for seed in seeds}
+    for old in set(folder.glob("seed-*")) - kept:
+        if (old / RESULT).is_file():
+            for name in (MODEL, RESULT):
+                (old / name).unlink(missing_ok=True)
+            with suppress(OSError):  # something of the user's own is in it
+                old.rmdir()
+
+
+def _seed_folder(folder: Path, seed: int) -> Path:
+    return folder / f"seed-{seed}"
 
 
 def _plain(value: Any) -> Any:

@@ -3,13 +3,20 @@
 - `images.load("mnist")` and `school.load()` read the canonical files, checked by md5;
 - `normalise` holds the two normalisations of the paper;
 - `partition` says which client gets which rows, `picture` draws it;
-- `synthetic` makes the paper's generated data, number for number.
+- `synthetic` makes the paper's generated data, number for number;
+- `REGISTRY` has every data set by name, `load("digits")` loads one as a `Dataset`, and `tables` reads your own file.
 
 Only NumPy is imported here; matplotlib, rich and scipy.io are imported by the functions that need them.
 """
 
-from twofold.data import files, images, normalise, partition, picture, school, synthetic
+from twofold.data import files, images, normalise, partition, picture, school, sources, synthetic, tables
+from twofold.data.dataset import Dataset
 from twofold.data.files import DataError
 from twofold.data.partition import Partition
+from twofold.data.sources import REGISTRY, Source, load
+from twofold.data.tables import OptionError
 
-__all__ = ["DataError", "Partition", "files", "images", "normalise", "partition", "picture", "school", "synthetic"]
+__all__ = [
+    "REGISTRY", "DataError", "Dataset", "OptionError", "Partition", "Source", "files", "images", "load", "normalise",
+    "partition", "picture", "school", "sources", "synthetic", "tables",
+]  # fmt: skip

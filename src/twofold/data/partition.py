@@ -5,7 +5,7 @@ All return a `Partition` of row numbers. No row is ever given to two clients, or
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -188,6 +188,15 @@ def natural(groups: ArrayLike, test: float = 0.2, seed: int = 0) -> Partition:
         np.random.default_rng(seed),
         f"{len(values)} natural groups, {_percent(test)} for testing, seed {seed}",
     )
+
+
+REGISTRY: dict[str, Callable[..., Partition]] = {
+    "by_labels": by_labels,
+    "dirichlet": dirichlet,
+    "power_law": power_law,
+    "natural": natural,
+}
+"""The partitioners by name. The first argument is the labels `y`, the number of rows `n_rows`, or the owners `groups`."""
 
 
 def _deal_labels(labels: int, clients: int, per_client: int, random: np.random.Generator) -> list[Rows]:

@@ -1,0 +1,175 @@
+"""`twofold run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from twofold.cli.base import (
+    DIVERGED,
+    ConfigArgument,
+    SetOption,
+    X64Option,
+    friendly,
+    rich_table,
+    show,
+)
+from twofold.cli.opening import open_config
+from twofold.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from twofold.config import Built, Config
+    from twofold.evaluate import Evaluation
+    from twofold.result import Result, Results
+
+EXAMPLE = """\
+[data]
+source = "digits"       # or synthetic-mixture, mnist, school, csv, ...
+[partition]
+method = "by_labels"    # or dirichlet, power_law; natural for given clients
+clients = 20
+train = 40
+test = 40
+[loss]
+name = "softmax"        # or logistic, squared
+l2 = 0.01
+[objective]
+name = "mixture"        # or traditional, local, multitask, adaptive, ...
+lam = 0.1
+[algorithm]
+name = "asvrcd"         # and any of its fields; theory sets the others
+[stop]
+rounds = 1000           # and/or iterations, seconds, target, tol
+[record]
+metrics = ["loss"]      # and gap, gradient_norm, bound
+every = 10
+[run]
+seeds = [0, 1, 2]       # or seed = 0
+x64 = true
+[output]
+folder = "runs/digits"
+"""
+# rich takes [data] for markup unless it is escaped, and \b keeps the lines as they are.
+FORMAT = (
+    "\b\nA file has these sections, of which data, loss and objective are needed;\n`twofold list keys` has every key."
+    "\n\n\b\n" + EXAMPLE.replace("[", "\\[")
+)
+PARTS = {"personal": "personal models", "shared": "shared part alone", "alone": "private part alone"}
+
+
+@friendly
+def run(
+    config: ConfigArgument,
+    out: Annotated[Path | None, typer.Option(help="The folder for the results; wins over output.folder.")] = None,
+    set_: SetOption = None,
+    x64: X64Option = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the results of another configuration in the folder.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors; no progress bar.")] = False,
+    coordinator: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where process 0 of a run over several processes listens.")
+    ] = None,
+    processes: Annotated[int, typer.Option(min=1, help="How many processes there are, with --coordinator.")] = 1,
+    process: Annotated[int, typer.Option(min=0, help="Which of them this one is, from 0.")] = 0,
+) -> None:
+    """Solve the problem that a TOML file describes, and keep the model, the history and the cost.
+
+    Writes model.safetensors and result.json (for `twofold.Result.load`; one folder per seed if there are several, for
+    `twofold.Results.load`), history.csv and history.parquet, clients.csv with every client's grade, and config.toml, which
+    runs the same again.
+
+    With --coordinator, the clients are dealt out over all devices of several processes, on one machine or many (engine
+    sharded): start the same command everywhere, with --process 0, 1, …; process 0 prints and writes.
+    """
+    if coordinator is not None:
+        _join(coordinator, processes, process)
+        set_, quiet = [*(set_ or []), 'run.engine="sharded"'], quiet or process > 0
+    elif processes > 1 or process > 0:
+        raise InputError("--processes and --process need --coordinator HOST:PORT, the address of process 0.")
+    settings = open_config(config, set_, x64, out)
+    from twofold.config import check_folder, save
+
+    if process == 0:
+        check_folder(settings, force)
+    built = settings.build()
+    runs = settings.solve(built, progress=False if quiet else None)
+    if process > 0:
+        return
+    graded = _evaluate(settings, built, runs)
+    files = save(settings, runs, graded)
+    if not quiet:
+        show(*_summary(settings, built, runs, graded), f"Written to {settings.folder}: {', '.join(files)}.")
+    _tell_diverged(runs)
+
+
+def _join(coordinator: str, processes: int, process: int) -> None:
+    """Make this one of several processes that compute together; before anything else is computed."""
+    if process >= processes:
+        raise InputError(f"--process counts from 0 and must be below --processes: {process} of {processes}.")
+    host, _, port = coordinator.rpartition(":")
+    if not host or not port.isdigit():
+        raise InputError(f"--coordinator is HOST:PORT, for example 10.0.0.1:8476, not {coordinator!r}.")
+    import jax
+
+    jax.distributed.initialize(coordinator, num_processes=processes, process_id=process)
+
+
+def _evaluate(settings: Config, built: Built, runs: Results) -> Evaluation | None:
+    """Every client's grade, for the first seed."""
+    if not settings.output.evaluate:
+        return None
+    from twofold.evaluate import evaluate
+
+    return evaluate(built.problem, runs[0], built.test)
+
+
+def _tell_diverged(runs: Results) -> None:
+    diverged = [result for result in runs if result.status == "diverged"]
+    for result in diverged:
+        typer.echo(f"twofold: seed {result.seed}: {result.message}", err=True)
+    if diverged:
+        raise typer.Exit(DIVERGED)
+
+
+def _summary(settings: Config, built: Built, runs: Results, graded: Evaluation | None) -> list[RenderableType]:
+    objective = built.problem.objective
+    asked: list[str] = [*settings.record.metrics, *(["bound"] if "tol" in settings.budget else [])]
+    last = [name for name in dict.fromkeys(asked) if name in runs[0].history]
+    columns = ["seed", "status", "rounds", "iterations", "traffic", *last, "seconds"]
+    return [
+        f"{settings.name}: {objective.name}, {objective.equation}, by {settings.algorithm.registered.name}",
+        f"{built.provenance} {built.train.M} clients, {built.train.rows:,} training rows.",
+        rich_table("", columns, [_line(result, last) for result in runs], right=columns[2:]),
+        "traffic: sent and received by each client, together",
+        *([] if graded is None else [_grades(graded)]),
+    ]
+
+
+def _line(result: Result, last: list[str]) -> list[str]:
+    """One seed in the summary: its cost, and the last values of the named metrics."""
+    from twofold.engines.memory import size
+
+    ledger = result.ledger
+    cost = [f"{ledger.rounds:,}", f"{ledger.iterations:,}", size(ledger.bytes_up + ledger.bytes_down)]
+    ends = [f"{float(result.history[name][-1]):.4g}" for name in last]
+    return [str(result.seed), result.status, *cost, *ends, f"{result.seconds:.1f}"]
+
+
+def _grades(graded: Evaluation) -> RenderableType:
+    where = "test rows" if graded.held_out else "the training rows themselves"
+    body = [
+        [PARTS[part], *(_figure(found[c], graded.measure) for c in ("mean", "worst")), str(found["worst_client"])]
+        for part, found in graded.summary().items()
+        if part == "personal" or not (graded[part] == graded.personal).all()  # often the private part is the model
+    ]
+    columns = ["", "mean", "worst", "worst client"]
+    return rich_table(f"{graded.measure.capitalize()} on {where}", columns, body, right=["mean", "worst"])
+
+
+def _figure(value: float, measure: str) -> str:
+    return f"{100 * value:.1f} %" if measure == "accuracy" else f"{value:.4g}"

@@ -1,0 +1,22 @@
+"""One run as a TOML file: data, partition, loss, objective, algorithm, stopping, recording, seeds, output.
+
+The keys of [data], [partition], [loss], [objective] and [algorithm] are the arguments of the functions that the registries
+name, read off their signatures: a new loss, objective, method or data set needs no word about it in here. `all_keys()` lists
+every key with its type and default. All mistakes in a file are reported at once, one sentence each.
+
+- `glossary`: what keys mean; `options`: from a signature to the keys of a section; `sections`: these as pydantic models;
+- `mistakes`: pydantic's errors as sentences; `document`: reading and checking a file;
+- `build`: the checked file, and the problem that it describes; `output`: the folder that a run leaves behind.
+"""
+
+from twofold.config.build import Built, Config
+from twofold.config.document import load, override, parse
+from twofold.config.mistakes import ConfigError
+from twofold.config.options import first_sentence
+from twofold.config.output import check_folder, save
+from twofold.config.sections import PLAIN, SECTIONS, SELECTORS, ConfigKey, all_keys, grouped, model_of
+
+__all__ = [
+    "PLAIN", "SECTIONS", "SELECTORS", "Built", "Config", "ConfigError", "ConfigKey", "all_keys", "check_folder", "first_sentence",
+    "grouped", "load", "model_of", "override", "parse", "save",
+]  # fmt: skip

@@ -1,0 +1,128 @@
+"""The folder that a run leaves behind, and the checks before it starts that nothing else is lost there."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import os
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twofold.config.build import Config
+from twofold.config.mistakes import in_toml
+from twofold.errors import InputError
+from twofold.evaluate import Evaluation
+from twofold.extras import require
+from twofold.result import MODEL, RESULT, RESULTS, Results, delete_other_seeds
+
+__all__ = ["check_folder", "save"]
+
+CONFIG = "config.toml"
+HISTORY_CSV, HISTORY_PARQUET, CLIENTS_CSV = "history.csv", "history.parquet", "clients.csv"
+
+
+def check_folder(config: Config, force: bool = False) -> None:
+    """Refuse a folder that cannot be written to or, unless `force`, one with the results of another configuration.
+
+    Called before the work starts: an hour's run must not end with a folder that is a file.
+    """
+    folder = config.folder
+    if "parquet" in (config.output.history or ()):
+        require("pyarrow.parquet", 'output.history = ["parquet"]', "paper")
+    place = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not place.is_dir():
+        raise InputError(f"The results cannot go to {folder}, as {place} is a file: name another folder.")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise InputError(f"The results cannot go to {folder}, as {place} may not be written to: name another folder.")
+    if force:
+        return
+    difference = _difference(config)
+    if difference:
+        raise InputError(
+            f"{folder} holds the results of another configuration ({difference}): name another folder, or replace them "
+            "with --force."
+        )
+
+
+def save(config: Config, results: Results, evaluation: Evaluation | None = None) -> list[str]:
+    """Write the runs, their history, every client's grade and the file itself into the file's folder; give their names.
+
+    What an earlier run has left there and this one does not write is deleted.
+    """
+    folder = config.folder
+    if config.several:
+        results.save(folder)
+        files = [f"seed-*/{MODEL}", f"seed-*/{RESULT}", RESULTS]
+    else:
+        results[0].save(folder)
+        delete_other_seeds(folder, ())
+        files = [MODEL, RESULT]
+    columns = _history(results, config.several)
+    formats = _formats(config)
+    if "csv" in formats:
+        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+        files.append(_write_csv(folder / HISTORY_CSV, list(columns), rows))
+    if "parquet" in formats:
+        pyarrow = require("pyarrow", 'output.history = ["parquet"]', "paper")
+        parquet = require("pyarrow.parquet", 'output.history = ["parquet"]', "paper")
+        parquet.write_table(pyarrow.table(columns), folder / HISTORY_PARQUET)
+        files.append(HISTORY_PARQUET)
+    if evaluation is not None:
+        grades = (grade.tolist() for grade in evaluation.grades.values())
+        body = zip(evaluation.names, evaluation.rows.tolist(), *grades, strict=True)
+        files.append(_write_csv(folder / CLIENTS_CSV, ["client", "rows", *evaluation.grades], body))
+    for name in (MODEL, RESULT, RESULTS, HISTORY_CSV, HISTORY_PARQUET, CLIENTS_CSV):
+        if name not in files:
+            (folder / name).unlink(missing_ok=True)
+    (folder / CONFIG).write_text(str(config), encoding="utf-8")
+    return [*files, CONFIG]
+
+
+def _formats(config: Config) -> list[str]:
+    if config.output.history is not None:
+        return list(config.output.history)
+    return ["csv", "parquet"] if importlib.util.find_spec("pyarrow") else ["csv"]
+
+
+def _history(results: Results, several: bool) -> dict[str, NDArray[Any]]:
+    """The columns of all histories, below each other; with a column `seed` if there are several."""
+    lengths = [len(run.history["round"]) for run in results]
+    columns = {"seed": np.repeat([run.seed for run in results], lengths)} if several else {}
+    return columns | {name: np.concatenate([run.history[name] for run in results]) for name in results[0].history}
+
+
+def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows([header, *rows])
+    return path.name
+
+
+def _difference(config: Config) -> str:
+    """What the results that are in the folder were made with and this file is not, or nothing."""
+    folder = config.folder
+    if not (folder / CONFIG).is_file():
+        return "it does not say which" if any((folder / name).exists() for name in (RESULT, RESULTS)) else ""
+    try:
+        there = tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return f"its {CONFIG} cannot be read"
+    old, new = _settings(there), _settings(tomllib.loads(str(config)))
+    differing = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    return "; ".join(
+        f"{key} is {old.get(key, 'not given')} there, {new.get(key, 'not given')} here" for key in differing
+    )
+
+
+def _settings(document: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Every key with its value, as text; where the output goes is no part of what is run."""
+    return {
+        f"{section}.{key}": in_toml(value)
+        for section, table in document.items()
+        if section != "output"
+        for key, value in table.items()
+    }

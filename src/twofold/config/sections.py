@@ -1,0 +1,307 @@
+"""The sections of a file as pydantic models; a section that comes in kinds is a discriminated union of one model per kind.
+
+The kinds and their keys come from the registries, so that what is registered there can be named in a file at once.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Union, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
+from pydantic.fields import FieldInfo
+
+from twofold import algorithms, engines, losses, metrics, objectives
+from twofold import data as data_sets
+from twofold.config.mistakes import in_toml, in_words, type_of
+from twofold.config.options import FilePath, Option, fields_of, first_sentence, options_of
+from twofold.data import Dataset, Source, partition
+from twofold.data.sources import Normalisation
+from twofold.objectives.base import Loss
+
+__all__ = [
+    "PLAIN", "SECTIONS", "SELECTORS", "AlgorithmSection", "ConfigKey", "DataSection", "LossSection",
+    "ObjectiveSection", "Output", "PartitionSection", "Record", "Run", "Section", "Stop", "adapter", "all_keys",
+    "grouped", "kinds", "model_of",
+]  # fmt: skip
+
+
+class Section(BaseModel):
+    """One section of a file: unknown keys are mistakes, and nothing is converted silently."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, arbitrary_types_allowed=True)
+
+
+# --- sections without kinds -------------------------------------------------------------------------------------------
+
+_METRICS = (*metrics.BUILT_IN, *metrics.DERIVED)
+_ENGINES = tuple(engines.REGISTRY)
+
+
+class Stop(Section):
+    """When a run ends: whichever comes first; after 1,000 rounds if nothing is given."""
+
+    rounds: int | None = Field(None, ge=1, description="rounds of communication")
+    iterations: int | None = Field(None, ge=1, description="iterations")
+    seconds: float | None = Field(None, gt=0, description="wall time")
+    target: float | None = Field(None, description="a loss to reach")
+    tol: float | None = Field(None, gt=0, description="a certified gap ‖∇F‖²/(2μ) to reach; needs a ridge (l2 > 0)")
+
+
+class Record(Section):
+    """What is recorded during a run."""
+
+    metrics: list[Literal[_METRICS]] = Field(["loss"], description="what to evaluate")  # type: ignore[valid-type]
+    every: int = Field(1, ge=1, description="at every so many rounds; a large number is faster")
+
+
+class Run(Section):
+    """How it is run."""
+
+    seed: int | None = Field(None, ge=0, description="the seed, 0 if not given")
+    seeds: int | list[int] | None = Field(None, description="several seeds at once: a list, or a number n for 0 … n−1")
+    engine: Literal[_ENGINES] = Field("simulate", description="which engine runs it")  # type: ignore[valid-type]
+    chunk: int | None = Field(None, ge=1, description="clients at work at a time; by free memory if not given")
+    state: Literal["device", "host", "disk"] | None = Field(
+        None, description="where clients that wait keep their private state"
+    )
+    x64: bool | None = Field(None, description="compute in float64; JAX's default, float32, if not given")
+    rows: Literal["bfloat16"] | None = Field(None, description="keep features rounded, in two bytes each")
+
+
+class Output(Section):
+    """What a run leaves on disk."""
+
+    folder: str | None = Field(None, description="the folder; runs/NAME for a file NAME.toml if not given")
+    history: list[Literal["csv", "parquet"]] | None = Field(
+        None, description="formats of the history; csv, and parquet where pyarrow is installed, if not given"
+    )
+    evaluate: bool = Field(True, description="whether to grade every client, on its test rows where it has some")
+
+
+PLAIN: dict[str, type[Section]] = {"stop": Stop, "record": Record, "run": Run, "output": Output}
+"""Sections without kinds."""
+
+
+# --- sections that come in kinds --------------------------------------------------------------------------------------
+
+
+class Registered(NamedTuple):
+    """Where a model comes from: its name in the registry, the registered factory, and the options of that."""
+
+    name: str
+    factory: Callable[..., Any]
+    options: tuple[Option, ...]
+
+
+class RegisteredSection(Section):
+    """A section of which one kind is chosen; its other keys are the arguments of a registered factory."""
+
+    registered: ClassVar[Registered]
+
+    def given(self) -> dict[str, Any]:
+        """The arguments that the file sets; the rest is left to the factory's own defaults."""
+        names = {option.name for option in self.registered.options}
+        return {name: value for name, value in self if name in names and name in self.model_fields_set}
+
+
+class DataSection(RegisteredSection):
+    """[data]: where the rows come from."""
+
+    source_entry: ClassVar[Source]
+    normalise: Normalisation = Field(
+        "none",
+        description="columns to mean 0 and variance 1 by the training rows; rows to norm 1; or both, as in the paper",
+    )
+
+    @property
+    def owned(self) -> bool:
+        """Whether the rows come with their clients."""
+        return self.source_entry.is_owned(self.given())
+
+    def load(self, home: Path) -> Dataset:
+        """Read the data; paths of files are relative to `home`."""
+        given = self.given()
+        paths = {name: home / Path(given[name]).expanduser() for name in self.paths() if name in given}
+        return self.registered.factory(**given | paths)
+
+    @classmethod
+    def paths(cls) -> list[str]:
+        """The keys that name files."""
+        return [option.name for option in cls.registered.options if option.type == FilePath]
+
+
+class PartitionSection(RegisteredSection):
+    """[partition]: who gets which rows."""
+
+    weights: Literal["equal", "rows"] = Field("equal", description="whether clients count equally or by their rows")
+
+
+class LossSection(RegisteredSection):
+    """[loss]: one client's loss of one model."""
+
+    def build(self, classes: int) -> Loss:
+        """The loss; `classes` is the number of classes in the data, for a loss that has to know it."""
+        needs_classes = any(option.name == "classes" and option.default is None for option in self.registered.options)
+        return self.registered.factory(**({"classes": classes} if needs_classes else {}) | self.given())
+
+
+class ObjectiveSection(RegisteredSection):
+    """[objective]: the personalised objective."""
+
+    rescale: bool = Field(True, description="whether algorithms work on w·√M, as theory wants it")
+
+    def build(self, loss: Loss) -> objectives.Objective:
+        """The objective over this loss."""
+        return self.registered.factory(loss, **self.given())
+
+
+class AlgorithmSection(RegisteredSection):
+    """[algorithm]: the method; what is not given comes from theory."""
+
+    def build(self) -> algorithms.Algorithm:
+        """The method as far as the file sets it."""
+        return self.registered.factory(**self.given())
+
+
+class SectionKinds(NamedTuple):
+    """A section that comes in kinds."""
+
+    selector: str  # the key that names the kind
+    base: type[RegisteredSection]
+    supplied: int  # leading arguments of a factory that twofold supplies
+    registry: Callable[[], Mapping[str, Any]]
+
+
+def _file_objectives() -> dict[str, Callable[..., Any]]:
+    """The objectives over a loss; `custom` takes a function, which a file cannot express."""
+    return {
+        name: factory
+        for name, factory in objectives.REGISTRY.items()
+        if next(iter(inspect.signature(factory).parameters)) == "loss"
+    }
+
+
+KINDS: dict[str, SectionKinds] = {
+    "data": SectionKinds("source", DataSection, 0, lambda: data_sets.REGISTRY),
+    "partition": SectionKinds("method", PartitionSection, 1, lambda: partition.REGISTRY),
+    "loss": SectionKinds("name", LossSection, 0, lambda: losses.REGISTRY),
+    "objective": SectionKinds("name", ObjectiveSection, 1, _file_objectives),
+    "algorithm": SectionKinds("name", AlgorithmSection, 0, lambda: algorithms.REGISTRY),
+}
+SELECTORS = {section: entry.selector for section, entry in KINDS.items()}
+SECTIONS = (*KINDS, *PLAIN)
+DEFAULT_KIND = {"algorithm": "asvrcd"}
+
+
+def kinds(section: str) -> dict[str, type[RegisteredSection]]:
+    """The model of each kind of a section, by what its registry holds now.
+
+    >>> list(kinds("loss"))
+    ['logistic', 'softmax', 'squared']
+    """
+    return _models(section, tuple(KINDS[section].registry().items()))
+
+
+def model_of(section: str, kind: str) -> type[RegisteredSection]:
+    """The model of one kind of a section.
+
+    >>> list(model_of("loss", "squared").model_fields)
+    ['name', 'l2', 'intercept']
+    """
+    return kinds(section)[kind]
+
+
+def adapter(section: str) -> TypeAdapter[Any]:
+    """What validates a section: one model, or a union of models told apart by their selector."""
+    if section in PLAIN:
+        return TypeAdapter(PLAIN[section])
+    return _union(section, tuple(KINDS[section].registry().items()))
+
+
+@lru_cache
+def _models(section: str, entries: tuple[tuple[str, Any], ...]) -> dict[str, type[RegisteredSection]]:
+    return {name: _model(section, name, entry) for name, entry in entries}
+
+
+@lru_cache
+def _union(section: str, entries: tuple[tuple[str, Any], ...]) -> TypeAdapter[Any]:
+    union: Any = Union[tuple(_models(section, entries).values())]  # noqa: UP007  (a tuple known only now)
+    told_apart: Any = Annotated[union, Field(discriminator=KINDS[section].selector)]
+    return TypeAdapter(told_apart)
+
+
+def _model(section: str, name: str, entry: Any) -> type[RegisteredSection]:
+    """The model of one registered loss, objective, method, data set or partitioner."""
+    selector, base, supplied, _ = KINDS[section]
+    factory: Callable[..., Any] = entry.load if isinstance(entry, Source) else entry
+    options = options_of(factory, supplied, name)
+    if section == "loss":  # the number of classes is found in the data if the file does not give it
+        options = [option._replace(default=None) if _asks_for_classes(option) else option for option in options]
+    fields: dict[str, Any] = {selector: (Literal[name], ...), **fields_of(options)}
+    if isinstance(entry, Source):
+        meaning = DataSection.model_fields["normalise"].description
+        fields["normalise"] = (Normalisation, Field(entry.normalise, description=meaning))
+    model = create_model(name, __base__=base, **fields)
+    model.__doc__ = first_sentence(factory)
+    model.registered = Registered(name, factory, tuple(options))
+    if isinstance(entry, Source):
+        model.source_entry = entry  # type: ignore[attr-defined]
+    return model
+
+
+def _asks_for_classes(option: Option) -> bool:
+    return option.name == "classes" and option.default is inspect.Parameter.empty
+
+
+# --- for people -------------------------------------------------------------------------------------------------------
+
+
+class ConfigKey(NamedTuple):
+    """One key of a file, for people."""
+
+    path: str
+    kind: str
+    type: str
+    default: str
+    meaning: str
+
+
+def all_keys() -> list[ConfigKey]:
+    """Every key that a file may have, with its type, its default and, where it has one, its meaning.
+
+    >>> next(key for key in all_keys() if key.path == "stop.rounds").type
+    'a whole number'
+    """
+    out: list[ConfigKey] = []
+    for section, selector in SELECTORS.items():
+        default = DEFAULT_KIND.get(section, "required" if section != "partition" else "natural or by_labels")
+        out.append(ConfigKey(f"{section}.{selector}", "", f"one of {', '.join(kinds(section))}", default, ""))
+        for kind, found in grouped(section).items():
+            fields = {name: field for name, field in found.model_fields.items() if name != selector}
+            out += [_key(section, kind, name, field) for name, field in fields.items()]
+    for section, found in PLAIN.items():
+        out += [_key(section, "", name, field) for name, field in found.model_fields.items()]
+    return out
+
+
+def grouped(section: str) -> dict[str, type[RegisteredSection]]:
+    """The models of a section by kind; kinds with the same loader (the image sets) together.
+
+    >>> list(grouped("data"))[3]
+    'mnist, fashion-mnist, kmnist, cifar10'
+    """
+    together: dict[object, list[type[RegisteredSection]]] = {}
+    for found in kinds(section).values():
+        factory = found.registered.factory
+        together.setdefault(factory.func if isinstance(factory, partial) else factory, []).append(found)
+    return {", ".join(found.registered.name for found in models): models[0] for models in together.values()}
+
+
+def _key(section: str, kind: str, name: str, field: FieldInfo) -> ConfigKey:
+    nothing = "from theory" if section == "algorithm" and float in get_args(field.annotation) else ""
+    default = "required" if field.is_required() else nothing if field.default is None else in_toml(field.default)
+    return ConfigKey(f"{section}.{name}", kind, in_words(type_of(field)), default, field.description or "")

@@ -1,0 +1,304 @@
+"""What a run will cost, before it runs: iterations, rounds, bytes and gradients for every method that has a proven rate.
+
+`forecast` turns the rates of `theory.rates` into a table for one problem; `cost_of_rounds` counts what a number of rounds
+costs exactly, since the coins of a run are known beforehand. Nothing is trained here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from twofold import randomness, tree
+from twofold.algorithms import REGISTRY, Algorithm
+from twofold.engines.memory import size as in_bytes
+from twofold.engines.schedule import message_sizes
+from twofold.errors import InputError, NotFound, TwofoldError
+from twofold.objectives.two_stage import TwoStage
+from twofold.problem import Problem
+from twofold.solver import complete, make
+from twofold.theory import rates
+from twofold.theory.constants import Constants
+
+__all__ = ["Forecast", "MethodForecast", "RoundsCost", "cost_of_rounds", "forecast", "stages"]
+
+BLOCK = 4096
+"""Iterations whose coins are looked at together."""
+NOISE = "sampling noise and client drift, unknown before a run, are left out of this prediction."
+
+
+@dataclasses.dataclass(frozen=True)
+class MethodForecast:
+    """What one method needs, per client; NaN where no rate is proven, and then `note` says why.
+
+    `bytes` counts what a client sends and receives; gradients are evaluations of single rows. `algorithm` is the method
+    with the steps that theory chose, None if it does not fit the problem.
+    """
+
+    method: str
+    iterations: float
+    rounds: float
+    bytes: float
+    gradients_w: float
+    gradients_beta: float
+    criterion: str  # what is brought to the tolerance
+    certainty: str  # "certified", "theorem" or "none", as in `theory.rates`
+    note: str
+    algorithm: Algorithm | None
+    seconds: float | None = None  # not predicted yet
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether there is a rate for this method on this problem."""
+        return self.certainty != "none"
+
+
+@dataclasses.dataclass(frozen=True)
+class Forecast:
+    """The forecasts of several methods for one problem; printing it gives a table."""
+
+    tol: float
+    methods: tuple[MethodForecast, ...]
+    constants: Constants
+    lower_bounds: rates.LowerBounds | None  # for μ > 0
+
+    def __getitem__(self, method: str) -> MethodForecast:
+        for row in self.methods:
+            if row.method == method:
+                return row
+        raise NotFound(
+            f"The forecast has no method {method!r}; it has {', '.join(row.method for row in self.methods)}."
+        )
+
+    def __iter__(self) -> Iterator[MethodForecast]:
+        return iter(self.methods)
+
+    def __len__(self) -> int:
+        return len(self.methods)
+
+    @property
+    def title(self) -> str:
+        """What the numbers are."""
+        proven = dict.fromkeys(row.criterion for row in self.methods if row.is_proven)
+        return f"Predicted per client, to bring {' or '.join(proven) or 'F − F*'} to {self.tol:g} of its initial bound"
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """The header and the cells of the table of all methods with a rate, and of the lower bounds."""
+        header = ["", "iterations", "rounds", "traffic", "∇w rows", "∇β rows"]
+        body = [
+            [f"{row.method} ({row.certainty})", _count(row.iterations), _count(row.rounds), _traffic(row.bytes),
+             _count(row.gradients_w), _count(row.gradients_beta)]
+            for row in self.methods if row.is_proven
+        ]  # fmt: skip
+        if self.lower_bounds is not None:
+            least = self.lower_bounds
+            bounds = [_count(least.rounds), "", _count(least.grad_w), _count(least.grad_beta)]
+            body.append(["lower bound (order)", "", *bounds])
+        return header, body
+
+    @property
+    def notes(self) -> list[str]:
+        """What is left out of a prediction, and why a method has none; methods with the same note together."""
+        whose: dict[str, list[str]] = {}
+        for row in self.methods:
+            if row.note:
+                whose.setdefault(row.note, []).append(row.method)
+        return [f"{', '.join(methods)}: {note}" for note, methods in whose.items()]
+
+    def __str__(self) -> str:
+        header, body = self.table()
+        lines = [header, *body]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+        cells = ([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in lines)
+        return "\n".join([self.title, *("  ".join(line).rstrip() for line in cells), *self.notes])
+
+
+def forecast(
+    problem: Problem,
+    tol: float = 1e-3,
+    methods: Sequence[str | Algorithm] | None = None,
+    *,
+    constants: Constants | None = None,
+    seed: int = 0,
+) -> Forecast:
+    """Predict what every method needs until its error is `tol` times the initial one (Table 1 of the paper).
+
+    The predictions are upper bounds on expectations, with theory's step sizes; a run may well be faster. `methods` are
+    names or algorithms with fields of your own, all that are registered if not given; those without a proven rate are
+    listed with the reason. `constants` replaces the problem's own. Bytes follow from the sizes of the messages and from
+    the first coins of `seed`.
+
+    >>> import twofold as tw
+    >>> data = tw.data.load("synthetic-mixture", sigma_h=0.3, clients=4, rows=10, features=2)
+    >>> objective = tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5)
+    >>> problem = tw.Problem(objective, tw.Clients.from_groups(data.x, data.y, data.owner))
+    >>> table = tw.theory.forecast(problem, 1e-4, ["acd", "ascd"])
+    >>> round(table["acd"].rounds), table["acd"].certainty, table["ascd"].note
+    (36, 'certified', 'ascd has no convergence theorem for this problem.')
+    """
+    if not 0 < tol < 1:
+        raise InputError(f"tol is relative to the initial error and must lie between 0 and 1, got {tol=}.")
+    if len(stages(problem)) > 1:
+        raise InputError(
+            "With Lambda=inf the problem has two stages, each with a forecast of its own: "
+            "[forecast(stage) for stage in theory.stages(problem)]."
+        )
+    found = problem.constants() if constants is None else constants
+    rows = float(problem.clients.counts.mean())
+    least = rates.lower_bounds(found, rows, tol) if found.mu > 0 else None
+    asked = list(REGISTRY) if methods is None else methods
+    return Forecast(tol, tuple(_method(problem, method, tol, found, seed) for method in asked), found, least)
+
+
+def _method(problem: Problem, method: str | Algorithm, tol: float, constants: Constants, seed: int) -> MethodForecast:
+    given = make(method)
+    try:
+        algorithm, _ = complete(problem, given, constants)
+    except TwofoldError as refusal:  # it does not fit this problem
+        return _unproven(given, str(refusal), None)
+    if given.name not in rates.METHODS:
+        return _unproven(given, f"no rate is proven for {given.name}.", algorithm)
+    found = _prediction(problem, given, algorithm, tol, constants)
+    if found.certainty == "none":
+        return _unproven(given, found.note, algorithm)
+    per_round = 2 * _floats_per_round(problem, algorithm, seed) * _itemsize() if problem.has_shared else 0.0
+    return MethodForecast(
+        method=given.name,
+        iterations=found.iterations,
+        rounds=found.rounds,
+        bytes=found.rounds * per_round if found.rounds else 0.0,
+        gradients_w=found.grad_w * found.rows_per_gradient,
+        gradients_beta=found.grad_beta * found.rows_per_gradient,
+        criterion=found.criterion,
+        certainty=found.certainty,
+        note=found.note or ("" if _is_exact(algorithm) else NOISE),
+        algorithm=algorithm,
+    )
+
+
+def _unproven(given: Algorithm, reason: str, algorithm: Algorithm | None) -> MethodForecast:
+    return MethodForecast(
+        given.name, *([math.nan] * 5), criterion="", certainty="none", note=reason, algorithm=algorithm
+    )
+
+
+def _prediction(
+    problem: Problem, given: Algorithm, algorithm: Algorithm, tol: float, constants: Constants
+) -> rates.Prediction:
+    """The rate of this method, with what its user has set (`given`) and what theory has added (`algorithm`)."""
+    counts = problem.clients.counts
+    rows = float(counts.max() if given.name == "l2sgd_plus" else counts.mean())
+    batch = getattr(algorithm, "batch", 1)
+    return rates.predict(
+        given.name, constants, tol, n=rows, M=problem.M, tau=getattr(algorithm, "tau", 1),
+        batch=rows if batch is None else batch, optimal=getattr(algorithm, "optimal", "w"),
+        p_w=getattr(given, "p_w", None), rho=getattr(given, "rho", None),
+    )  # fmt: skip
+
+
+def _is_exact(algorithm: Algorithm) -> bool:
+    """Whether the method converges to the optimum itself, so that nothing is left out of its rate."""
+    variance_reduced = algorithm.name in ("acd", "svrcd", "asvrcd", "l2sgd_plus")
+    return variance_reduced or (getattr(algorithm, "batch", 1) is None and getattr(algorithm, "tau", 1) == 1)
+
+
+def stages(problem: Problem) -> tuple[Problem, ...]:
+    """The problems that `solve` solves one after the other: two for Lambda=inf, else the problem itself.
+
+    The second stage is taken around the start of the first one: its constants are the same wherever that ends.
+
+    >>> import numpy as np
+    >>> import twofold as tw
+    >>> clients = tw.Clients.from_list([(np.eye(2), np.array([0, 1]))] * 2)
+    >>> problem = tw.Problem(tw.objectives.multitask(tw.losses.logistic(l2=0.1), lam=1.0, Lambda=np.inf), clients)
+    >>> [stage.objective.name for stage in stages(problem)]
+    ['traditional', 'around']
+    """
+    objective, clients = problem.objective, problem.clients
+    if not isinstance(objective, TwoStage):
+        return (problem,)
+    return Problem(objective.first(), clients), Problem(objective.second(problem.start[0]), clients)
+
+
+# --- what the coins say -----------------------------------------------------------------------------------------------
+
+
+class RoundsCost(NamedTuple):
+    """What a number of rounds costs each client; `bytes` are sent and received."""
+
+    rounds: int
+    iterations: int
+    floats: int  # sent; as many are received
+    bytes: int
+
+
+def cost_of_rounds(
+    problem: Problem, algorithm: str | Algorithm, rounds: int, seed: int = 0, most: int = 1_000_000
+) -> RoundsCost | None:
+    """What so many rounds cost, exactly, as the coins are known beforehand; None if they take over `most` iterations.
+
+    >>> import numpy as np
+    >>> import twofold as tw
+    >>> clients = tw.Clients.from_list([(np.eye(2), np.array([0, 1]))] * 2)
+    >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=1.0), clients)
+    >>> cost_of_rounds(problem, "lsgd", rounds=3).floats  # two parameters, three times
+    6
+    """
+    if rounds < 1:
+        raise InputError(f"rounds must be a whole number ≥ 1, got {rounds=}.")
+    if not problem.has_shared:
+        raise InputError(
+            "Nothing is shared in this problem, so that no round ever takes place: count iterations instead."
+        )
+    completed, _ = complete(problem, algorithm)
+    sizes = message_sizes(tree.cast(completed), problem)
+    floats = np.zeros(0, np.int64)
+    while np.count_nonzero(floats) < rounds:
+        if len(floats) >= most:
+            return None
+        floats = np.concatenate([floats, _floats_sent(completed, sizes, seed, len(floats))])
+    iterations = int(np.flatnonzero(floats)[rounds - 1]) + 1
+    total = int(floats[:iterations].sum())
+    return RoundsCost(rounds, iterations, total, 2 * total * _itemsize())
+
+
+def _floats_per_round(problem: Problem, algorithm: Algorithm, seed: int) -> float:
+    """Scalars that a client sends in an iteration in which it sends, on average over the first coins."""
+    floats = _floats_sent(algorithm, message_sizes(tree.cast(algorithm), problem), seed, 0)
+    return float(floats[floats > 0].mean()) if (floats > 0).any() else 0.0
+
+
+def _floats_sent(algorithm: Algorithm, sizes: Sequence[int], seed: int, first: int) -> NDArray[np.int64]:
+    """Scalars that a client sends in each of the next iterations from `first` on, by `plan` and `sends`."""
+    k = jnp.int32(first) + jnp.arange(BLOCK, dtype=jnp.int32)
+    flags = _flags(tree.cast(algorithm), randomness.common(randomness.root(seed)), k)
+    sent = [np.broadcast_to(np.asarray(flag), BLOCK) for flag in flags]
+    return sum(
+        (size * flag.astype(np.int64) for size, flag in zip(sizes, sent, strict=True)), np.zeros(BLOCK, np.int64)
+    )
+
+
+@jax.jit
+def _flags(algorithm: Algorithm, stream: jax.Array, k: jax.Array) -> list[jax.Array]:
+    return jax.vmap(lambda k: jax.tree.map(jnp.asarray, jax.tree.leaves(algorithm.sends(algorithm.plan(stream, k)))))(k)
+
+
+def _itemsize() -> int:
+    return jnp.result_type(float).itemsize
+
+
+def _count(value: float) -> str:
+    if math.isnan(value):
+        return "–"
+    return f"{value:,.0f}" if math.isfinite(value) else "∞"
+
+
+def _traffic(value: float) -> str:
+    return in_bytes(value) if math.isfinite(value) else "∞"
