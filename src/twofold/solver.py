@@ -26,7 +26,7 @@ from twofold.engines.simulate import CAPACITY
 from twofold.errors import InputError
 from twofold.objectives.two_stage import TwoStage
 from twofold.problem import Problem
-from twofold.result import History, Ledger, Result, Results
+from twofold.result import History, Ledger, Result, Results, Status
 from twofold.theory.constants import Constants
 from twofold.tree import Pytree
 
@@ -305,7 +305,7 @@ class _Track:
     def __init__(self, run: _Run, schedule: Schedule, row: int) -> None:
         self.run, self.schedule, self.row = run, schedule, row
         self.k = 0
-        self.status: str | None = None
+        self.status: Status | None = None
         self.message = ""
         self.columns: dict[str, list[np.ndarray]] = {}
         self.last: Any = None

@@ -143,7 +143,7 @@ def test_constants_bound_the_hessian():
 
 
 def test_it_needs_a_score():
-    with pytest.raises(TypeError, match=r"residual needs a loss with a score: losses.logistic, softmax or squared"):
+    with pytest.raises(TypeError, match=r"residual needs a loss with a score \(losses.logistic, softmax or squared\), got Custom"):
         tw.objectives.residual(tw.losses.custom(lambda p, x, y: 0.0, np.zeros(1)))
 
 

@@ -133,7 +133,7 @@ def recipe(algorithm: Algorithm, problem: Problem) -> Recipe | None:
 def _recipe(algorithm: Algorithm, problem: Problem) -> Recipe:
     objective: Any = problem.objective
     loss = getattr(objective, "loss", None)
-    if not (objective.whole and isinstance(loss, Linear) and loss.link.outputs) or loss.intercept:
+    if not (objective.whole_models and isinstance(loss, Linear) and loss.link.outputs) or loss.intercept:
         raise Unsupported("another model")
     if type(algorithm).receive is not Algorithm.receive:
         raise Unsupported("something to do on receipt")

@@ -18,7 +18,7 @@ from twofold.problem import Problem
 def transposable(problem: Problem) -> bool:
     """Whether all parameters of this problem are those of one linear model that has a weight for each class."""
     loss = getattr(problem.objective, "loss", None)
-    return problem.objective.whole and isinstance(loss, Linear) and loss.link.outputs is not None
+    return problem.objective.whole_models and isinstance(loss, Linear) and loss.link.outputs is not None
 
 
 def turned(objective: Any, turned: bool = True) -> Any:
