@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, cast
 
 import jax
 import jax.numpy as jnp
@@ -44,8 +44,14 @@ PARTS = ("personal", "shared", "alone")
 """The models that a client can be graded with: its objective's own, w alone, β alone."""
 SHARED, ALONE = "shared model alone", "each client alone"
 """The two baselines of `compare`: traditional federated learning and local training."""
-QUANTILES = (0.1, 0.5, 0.9)
 MOST_CLIENTS = 20
+"""Clients that a printed evaluation lists one by one."""
+
+Summary = TypedDict(
+    "Summary",
+    {"mean": float, "worst": float, "worst_client": Name, "10 %": float, "50 %": float, "90 %": float},
+)
+"""The figures of one model over all clients; the percentages are quantiles."""
 
 Grades: TypeAlias = NDArray[np.float64]
 Run: TypeAlias = Result | tuple[Pytree, Pytree]
@@ -116,15 +122,20 @@ class Evaluation:
         """Compute quantiles over clients of one model's grades."""
         return np.quantile(self[part], q)
 
-    def summary(self) -> dict[str, dict[str, float | Name]]:
+    def summary(self) -> dict[str, Summary]:
         """Give each model's mean, worst, worst_client, and the 10 %, 50 % and 90 % quantiles over clients."""
-        out: dict[str, dict[str, float | Name]] = {}
+        out: dict[str, Summary] = {}
         for part, grades in self.grades.items():
             worst = _worst(self.names, grades)
-            spread = {
-                f"{100 * q:.0f} %": float(v) for q, v in zip(QUANTILES, np.quantile(grades, QUANTILES), strict=True)
+            low, middle, high = (float(quantile) for quantile in np.quantile(grades, (0.1, 0.5, 0.9)))
+            out[part] = {
+                "mean": float(grades.mean()),
+                "worst": worst.grade,
+                "worst_client": worst.client,
+                "10 %": low,
+                "50 %": middle,
+                "90 %": high,
             }
-            out[part] = {"mean": float(grades.mean()), "worst": worst.grade, "worst_client": worst.client, **spread}
         return out
 
     def to_pandas(self) -> DataFrame:
@@ -140,9 +151,9 @@ class Evaluation:
         where = "rows held out" if self.held_out else "training rows"
         title = f"{self.objective}: {self.measure} of {len(self.names)} clients on {int(self.rows.sum()):,} {where}"
         summary = self.summary()
-        columns = ["mean", "worst", "worst_client", *(f"{100 * q:.0f} %" for q in QUANTILES)]
+        columns = list(Summary.__annotations__)
         head = [["", *(c.replace("_", " ") for c in columns)]]
-        head += [[p, *(_show(values[c], self.measure) for c in columns)] for p, values in summary.items()]
+        head += [[part, *(_show(value, self.measure) for value in _values(values))] for part, values in summary.items()]
         body = [["client", "rows", *self.grades]]
         for m in range(min(len(self.names), MOST_CLIENTS)):
             figures = (_show(float(grades[m]), self.measure) for grades in self.grades.values())
@@ -420,14 +431,14 @@ def compare(
     and `options`, which go to `solve` (tol, seed, every, ...). Local training sends nothing, so there `rounds` counts
     iterations. `rows` is the precision in which features are kept for training, as in `Problem`.
 
+    >>> import numpy as np
     >>> import twofold as tw
-    >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
-    >>> train, test = tw.Clients.from_list(made.clients).split(test=0.5)
-    >>> loss = tw.losses.logistic(l2=0.1)
-    >>> mixture = tw.objectives.mixture(loss, lam=0.5)
-    >>> found = tw.evaluate.compare(loss, train, test, {"mixture": mixture}, rounds=2, record=())
-    >>> [(row.name, row.rounds) for row in found]
-    [('shared model alone', 2), ('each client alone', 0), ('mixture', 2)]
+    >>> clients = tw.Clients.from_list([(np.eye(2), np.ones(2)), (np.eye(2), np.zeros(2))])
+    >>> loss = tw.losses.squared(l2=0.1)
+    >>> near = tw.objectives.mixture(loss, lam=1.0)
+    >>> found = tw.evaluate.compare(loss, clients, clients, {"near": near}, rounds=2, baselines=False, record=())
+    >>> [(row.name, row.rounds, row.bytes) for row in found]
+    [('near', 2, 64)]
     """
     everything: dict[str, Objective] = {}
     if baselines:
@@ -451,6 +462,10 @@ def compare(
 def _worst(names: tuple[Name, ...], grades: Grades) -> Worst:
     m = int(np.argmin(grades))
     return Worst(names[m], float(grades[m]))
+
+
+def _values(summary: Summary) -> list[float | Name]:
+    return [cast(float | Name, value) for value in summary.values()]
 
 
 def _show(value: float | Name, measure: Measure) -> str:

@@ -206,7 +206,8 @@ class Results(Sequence[Result]):
     >>> import twofold as tw
     >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
     >>> objective = tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5)
-    >>> results = tw.solve(tw.Problem(objective, tw.Clients.from_list(made.clients)), "acd", rounds=3, seeds=[0, 1])
+    >>> problem = tw.Problem(objective, tw.Clients.from_list(made.clients))
+    >>> results = tw.Results([tw.solve(problem, "acd", rounds=3, seed=seed) for seed in (0, 1)])
     >>> results
     Results(2 seeds: 2 budget)
     >>> results.column("loss").shape

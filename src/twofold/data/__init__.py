@@ -5,7 +5,7 @@
 - `partition` says which client gets which rows, `picture` draws it;
 - `synthetic` makes the paper's generated data, number for number.
 
-Only NumPy is imported here; matplotlib, rich and scipy.io are imported by the functions that need them.
+Importing this needs only NumPy; functions that use matplotlib, rich or scipy.io import them when called.
 """
 
 from twofold.data import files, images, normalise, partition, picture, school, synthetic

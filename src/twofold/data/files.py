@@ -16,13 +16,18 @@ import urllib.error
 import urllib.request
 import uuid
 import zlib
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from twofold.errors import TwofoldError
+
+__all__ = [
+    "ENVIRONMENT_VARIABLE", "DataError", "DataFile", "Opener", "cache_folder", "fetch", "fetch_members", "find", "roots",
+    "verify",
+]  # fmt: skip
 
 ENVIRONMENT_VARIABLE = "TWOFOLD_DATA"
 TIMEOUT_SECONDS = 30.0
@@ -33,12 +38,22 @@ Opener = Callable[[str], Any]
 
 
 class DataError(TwofoldError, RuntimeError):
-    """A data file is missing, damaged or unreachable; the message is one sentence that says what to do."""
+    """A data file is missing, damaged or unreachable; the message is one sentence that says what to do.
+
+    >>> from twofold.data import DataError
+    >>> issubclass(DataError, RuntimeError)
+    True
+    """
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """One canonical file: where it belongs, what it must contain, where the public can get it."""
+    """One canonical file: where it belongs, what it must contain, and where to download it.
+
+    >>> from twofold.data import school
+    >>> school.FILE.relative.as_posix(), school.FILE.expected
+    ('school/school.mat', 'md5 869a6ee9d48f83d4e88db72627b56149, 44,759 bytes')
+    """
 
     folder: str
     name: str
@@ -58,14 +73,24 @@ class DataFile:
 
 
 def cache_folder() -> Path:
-    """The folder where downloads are kept for this user."""
+    """Give the folder where this user's downloads are kept.
+
+    >>> from twofold.data.files import cache_folder
+    >>> cache_folder().name
+    'data'
+    """
     import platformdirs
 
     return Path(platformdirs.user_cache_path("twofold", appauthor=False)) / "data"
 
 
 def roots(folder: str | os.PathLike[str] | None = None) -> tuple[Path, ...]:
-    """The data folders to look in, in order; downloads go to the last one."""
+    """Give the data folders to search, in order; downloads go to the last one.
+
+    >>> from twofold.data.files import roots
+    >>> [root.as_posix() for root in roots("/my/data")]
+    ['/my/data']
+    """
     if folder is not None:
         return (Path(folder).expanduser(),)
     named = os.environ.get(ENVIRONMENT_VARIABLE, "").strip()
@@ -73,10 +98,14 @@ def roots(folder: str | os.PathLike[str] | None = None) -> tuple[Path, ...]:
 
 
 def find(file: DataFile, folder: str | os.PathLike[str] | None = None) -> Path | None:
-    """The first copy of a file on this machine, verified, or None if there is none.
+    """Find the first copy of a file on this machine and verify it; None if there is none.
 
-    A copy with a wrong checksum is an error and not a reason to look further: silently using another copy would
-    leave the user believing that theirs is fine. Nothing is ever deleted or overwritten here.
+    A copy with a wrong checksum is an error, not a reason to look further: silently using another copy would leave the
+    user believing that theirs is fine. Nothing is ever deleted or overwritten here.
+
+    >>> from twofold.data import files, school
+    >>> print(files.find(school.FILE, "/no/such/folder"))
+    None
     """
     for root in roots(folder):
         path = root / file.relative
@@ -87,12 +116,27 @@ def find(file: DataFile, folder: str | os.PathLike[str] | None = None) -> Path |
 
 
 def fetch(file: DataFile, folder: str | os.PathLike[str] | None = None, *, opener: Opener | None = None) -> Path:
-    """A verified copy of a file on this machine, downloaded if there is none."""
+    """Give a verified copy of a file on this machine, downloading it if there is none.
+
+    >>> from twofold.data import files, school
+    >>> files.fetch(school.FILE).name  # doctest: +SKIP
+    'school.mat'
+    """
     return find(file, folder) or _download(file, folder, opener)
 
 
 def verify(path: Path, file: DataFile) -> None:
-    """Raise a `DataError` unless the file at `path` has the published checksum."""
+    """Raise a `DataError` unless the file at `path` has the published checksum.
+
+    >>> from pathlib import Path
+    >>> from twofold.data import DataError, files, school
+    >>> _ = Path("school.mat").write_bytes(b"not this")
+    >>> try:
+    ...     files.verify(Path("school.mat"), school.FILE)
+    ... except DataError as mistake:
+    ...     print(str(mistake).split(":")[0])
+    school.mat is truncated or half-downloaded (8 of 44,759 bytes)
+    """
     digest = hashlib.md5(usedforsecurity=False)
     size = 0
     try:
@@ -118,11 +162,16 @@ def fetch_members(
     *,
     opener: Opener | None = None,
 ) -> tuple[Path, ...]:
-    """Take the members named, each verified, from a `tar.gz` that is found on this machine or else downloaded.
+    """Extract the named members, each verified, from a `tar.gz` that is on this machine or else downloaded.
 
     They go to the last data folder. Members are looked up by their exact name and must be plain files; nothing is
     extracted to a path that the archive chooses. A member already in place is verified and left alone. A downloaded
-    archive is thrown away afterwards, one that was found stays.
+    archive is deleted afterwards; one that was on this machine stays.
+
+    >>> from twofold.data import files, images
+    >>> cifar = images.CATALOGUE["cifar10"]
+    >>> files.fetch_members(cifar.archive, cifar.parts["test"])[0].name  # doctest: +SKIP
+    'test_batch.bin'
     """
     targets = tuple(roots(folder)[-1] / member.relative for member in members)
     found = find(archive, folder)
@@ -176,7 +225,7 @@ def _extract(tar: tarfile.TarFile, archive: DataFile, member: DataFile, target: 
 @contextmanager
 def _downloaded(
     file: DataFile, target: Path, folder: str | os.PathLike[str] | None, opener: Opener | None
-) -> Iterator[Path]:
+) -> Generator[Path, None, None]:
     """A verified download under a temporary name beside `target`, which is gone afterwards whatever happens."""
     part = _part(target)
     digest = hashlib.md5(usedforsecurity=False)
