@@ -13,7 +13,9 @@ import twofold as tw
 from problems import PROBLEMS, clients, problem
 from twofold import engines, randomness
 from twofold.algorithms import ASCD, ASVRCD, Hybrid
+from twofold.algorithms.hybrid import Plan
 from twofold.engines import messages
+from twofold.problem import Oracle
 from twofold.solver import complete
 
 ONE_STAGE = [(objective, loss) for objective, loss in PROBLEMS if loss == "logistic" and not objective.endswith("_inf")]
@@ -104,3 +106,23 @@ def test_warm_started_at_the_optimum_it_does_not_stay_with_noise():
     ]
     hybrid, ascd = (run.history["loss"][-1] - optimum.value for run in runs)
     assert hybrid < 0.3 * ascd
+
+
+def test_a_check_measures_the_whole_gradient():
+    """‖∇_wF‖² + Σ p_m norm2_m is ‖∇F‖² in the scaled space, whatever the clients' weights."""
+    whole = tw.Problem(problem("mixture", "logistic").objective, clients("logistic", weights="rows"))
+    method, _ = complete(whole, "hybrid")
+    rng = np.random.default_rng(0)
+    w, beta = (rng.normal(size=leaf.shape) for leaf in whole.start)
+    plan = Plan(*map(jnp.asarray, (False, True, True)))
+    messages = []
+    for m, weight in enumerate(whole.clients.weights):
+        oracle = Oracle(whole.objective, whole.scale, whole.member(m))
+        scaled = jnp.asarray(w) / whole.scale
+        start = method.init(scaled), method.init_private(scaled, jnp.asarray(beta[m]), oracle)
+        _, message = method.client(plan, *start, oracle, randomness.of(randomness.root(0), m))
+        messages.append((weight, message))
+    full = sum(weight * np.asarray(message.full) for weight, message in messages)
+    norm2 = sum(weight * float(message.norm2) for weight, message in messages)
+    expected = float(whole.gradient_norm_squared(w, beta))
+    assert np.sum(full**2) + norm2 == pytest.approx(expected, rel=1e-10)

@@ -71,9 +71,9 @@ def mixture(
     σ_h = 0.1, 0.3 and 1.0. The true w* is the same for all σ_h, and so are the generator's draws up to scale.
 
     >>> import twofold as tw
-    >>> made = tw.data.synthetic.mixture(sigma_h=0.1, clients=3, rows=8, features=2)
+    >>> made = tw.data.synthetic.mixture(sigma_h=1.0, clients=3, rows=8, features=2)
     >>> len(made.clients), made.clients[0][0].shape, made.lam
-    (3, (8, 2), 0.1)
+    (3, (8, 2), 0.01)
     """
     _check(sigma_h, clients, rows, features=features)
     w_star = np.random.RandomState(seed).uniform(0.49, 0.51, features)
