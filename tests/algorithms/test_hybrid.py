@@ -114,15 +114,17 @@ def test_a_check_measures_the_whole_gradient():
     method, _ = complete(whole, "hybrid")
     rng = np.random.default_rng(0)
     w, beta = (rng.normal(size=leaf.shape) for leaf in whole.start)
-    plan = Plan(*map(jnp.asarray, (False, True, True)))
-    messages = []
-    for m, weight in enumerate(whole.clients.weights):
-        oracle = Oracle(whole.objective, whole.scale, whole.member(m))
-        scaled = jnp.asarray(w) / whole.scale
-        start = method.init(scaled), method.init_private(scaled, jnp.asarray(beta[m]), oracle)
-        _, message = method.client(plan, *start, oracle, randomness.of(randomness.root(0), m))
-        messages.append((weight, message))
-    full = sum(weight * np.asarray(message.full) for weight, message in messages)
-    norm2 = sum(weight * float(message.norm2) for weight, message in messages)
-    expected = float(whole.gradient_norm_squared(w, beta))
-    assert np.sum(full**2) + norm2 == pytest.approx(expected, rel=1e-10)
+    key, plan = randomness.of(randomness.root(0), 0), Plan(*map(jnp.asarray, (False, True, True)))
+
+    @jax.jit
+    @jax.vmap
+    def message(member: Any, beta: jax.Array) -> Any:
+        oracle, scaled = Oracle(whole.objective, whole.scale, member), jnp.asarray(w) / whole.scale
+        start = method.init(scaled), method.init_private(scaled, beta, oracle)
+        return method.client(plan, *start, oracle, key)[1]
+
+    (stack,) = whole.stacks
+    sent, weights = message(stack, beta), whole.clients.weights
+    assert len(set(weights)) > 1
+    found = np.sum((weights @ np.asarray(sent.full)) ** 2) + weights @ np.asarray(sent.norm2)
+    assert found == pytest.approx(float(whole.gradient_norm_squared(w, beta)), rel=1e-10)
