@@ -134,8 +134,9 @@ def run(setting: Setting | None = None, tell: Callable[[str], object] = lambda t
     """Train everything and grade it; `tell` is called with the name of what is trained next.
 
     >>> from twofold.demo import run
-    >>> run().best.name  # doctest: +SKIP
-    'multi-task'
+    >>> demo = run()  # doctest: +SKIP
+    >>> demo.best in demo.personalised  # doctest: +SKIP
+    True
     """
     setting = setting or Setting()
     train, validation, test = data(setting)
@@ -166,8 +167,8 @@ def sentences(demo: Demo) -> list[str]:
     """Describe the outcome in three plain sentences made from the figures.
 
     >>> from twofold.demo import run, sentences
-    >>> sentences(run())[0]  # doctest: +SKIP
-    'With 10 training images of 2 digits each, the shared model alone is right on 84.9 % of the test images, and ...'
+    >>> len(sentences(run()))  # doctest: +SKIP
+    3
     """
     shared, alone, best = demo.comparison[SHARED], demo.comparison[ALONE], demo.best
     first = (
