@@ -131,6 +131,67 @@ def test_predictions_are_the_clients_own() -> None:
         predict(problem, (w, beta), 3, x)
 
 
+def test_every_client_predicts_with_its_own_parameters() -> None:
+    train = clients(COUNTS, 0, None)
+    problem = tw.Problem(tw.objectives.mixture(tw.losses.squared(), 0.1), train)
+    w, beta = some(problem)
+    x = np.eye(WIDTH)
+    for m, name in enumerate(train.names):
+        np.testing.assert_allclose(predict(problem, (w, beta), name, x), beta[m], rtol=1e-12)
+        np.testing.assert_allclose(predict(problem, (w, beta), m, x), beta[m], rtol=1e-12)
+
+
+# --- tw.evaluate as a function ----------------------------------------------------------------------------------------
+
+
+def test_the_module_can_be_called() -> None:
+    problem = tw.Problem(tw.objectives.local(LOSS), TRAIN)
+    point = some(problem)
+    found = tw.evaluate(problem, point, TEST)
+    np.testing.assert_array_equal(found.personal, tw.evaluate.evaluate(problem, point, TEST).personal)
+    assert tw.evaluate(problem, point).held_out is False
+    assert (tw.evaluate.compare, tw.evaluate.predict) == (compare, predict)
+
+
+def test_the_class_offers_what_the_module_exports() -> None:
+    """Type checkers know `tw.evaluate` by its class alone."""
+    offered = vars(type(tw.evaluate))
+    for name in tw.evaluate.__all__:
+        assert getattr(type(tw.evaluate), name) is getattr(tw.evaluate, name), name
+        assert name in offered
+
+
+# --- features ---------------------------------------------------------------------------------------------------------
+
+
+def five_features() -> tuple[tw.Problem, tuple[Any, Any]]:
+    rng = np.random.default_rng(0)
+    pairs = [(rng.normal(size=(n, 5)), rng.integers(2, size=n)) for n in (4, 6)]
+    problem = tw.Problem(tw.objectives.mixture(LOSS, 0.1), tw.Clients.from_list(pairs, names=["ann", "bob"]))
+    return problem, some(problem)
+
+
+@pytest.mark.parametrize("width", [3, 6])
+def test_rows_of_another_width_are_refused(width: int) -> None:
+    problem, point = five_features()
+    wrong = np.ones((2, width))
+    with pytest.raises(ValueError, match=rf"Client 'bob' has x of width {width}.*trained on width 5"):
+        predict(problem, point, "bob", wrong)
+    test = tw.Clients.from_list([(wrong, [0, 1]), (wrong, [1, 1])], names=["ann", "bob"])
+    with pytest.raises(tw.TwofoldError, match=rf"Client 'ann' has x of width {width}.*trained on width 5"):
+        evaluate(problem, point, test)
+
+
+def test_features_of_another_structure_are_refused() -> None:
+    problem, point = five_features()
+    with pytest.raises(ValueError, match=r"x of rows of shape \(\), but the problem was trained on width 5"):
+        predict(problem, point, 0, np.ones(5))
+    with pytest.raises(ValueError, match=r"x of width 5 in \['a'\], but the problem was trained on width 5"):
+        predict(problem, point, 0, {"a": np.ones((2, 5))})
+    with pytest.raises(ValueError, match="x of a single value, but"):
+        predict(problem, point, 0, 1.0)
+
+
 # --- the evaluation itself --------------------------------------------------------------------------------------------
 
 GRADES = np.array([0.9, 0.5, 0.7, 0.5])

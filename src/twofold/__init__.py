@@ -6,12 +6,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from twofold import algorithms, data, evaluate, losses, objectives, theory
+    from twofold import algorithms, data, losses, objectives, theory
     from twofold.clients import ClientError, Clients
     from twofold.errors import TwofoldError
+    from twofold.evaluate import EvaluateModule
     from twofold.problem import Problem
     from twofold.result import History, Ledger, Result, Results
     from twofold.solver import Participation, TheoryWarning, solve
+
+    evaluate: EvaluateModule  # a module that can be called: tw.evaluate(problem, result, test)
 
 _HOMES = {
     "Clients": "clients",

@@ -1,32 +1,82 @@
-"""Everyone's private data: unequal clients stored row after row, checked once, padded only when an engine asks."""
+"""Everyone's private data: unequal clients stored one after the other, checked once, padded only when an engine asks."""
+# JAX leaves parts of its pytree functions untyped.
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
 import difflib
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 import numpy as np
 from jax import tree_util
+from numpy.typing import ArrayLike, NDArray
 
 from twofold.errors import InputError
 
-PyTree = Any
-Name = str | int
-Weights = Any  # None (1/M each, as in the paper), "rows" (proportional to counts, as in FedAvg), or M positive numbers
+__all__ = ["Client", "ClientError", "Clients", "Frame", "Name", "Stack", "Weights"]
+
+PyTree: TypeAlias = Any
+"""Arrays in any nesting of dicts and tuples."""
+Name: TypeAlias = str | int
+Weights: TypeAlias = Literal["rows"] | ArrayLike | None
+"""None (1/M each, as in the paper), "rows" (proportional to counts, as in FedAvg), or M positive numbers."""
+_Array: TypeAlias = NDArray[Any]  # of booleans, integers or floats
+_Layout: TypeAlias = Any  # jax's PyTreeDef, which JAX does not type
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 _DEFAULT: Any = None
 
 
+class Frame(Protocol):
+    """As much of a data frame as `Clients.from_frame` needs; pandas and polars have it.
+
+    >>> import pandas as pd
+    >>> pd.DataFrame({"user": ["ann"], "y": [1]})["y"].to_numpy().tolist()
+    [1]
+    """
+
+    @property
+    def columns(self) -> Iterable[Any]:
+        """The names of the columns."""
+        ...
+
+    def __getitem__(self, column: Any, /) -> Any:
+        """A column, with a method `to_numpy`."""
+        ...
+
+
+@runtime_checkable
+class _HasToList(Protocol):
+    """Arrays and columns of a data frame, whose labels become Python's own."""
+
+    def tolist(self) -> list[Any]: ...
+
+
 class ClientError(InputError):
-    """One sentence that says which client, which field and which value is wrong."""
+    """One sentence that says which client, which field and which value is wrong.
+
+    >>> import numpy as np
+    >>> import twofold as tw
+    >>> try:
+    ...     tw.Clients.from_list([([[1.0], [np.nan]], [0, 1])], names=["ann"])
+    ... except tw.ClientError as mistake:
+    ...     print(mistake)
+    client 'ann': x at row 1, column 0 is nan, but every value must be finite
+    """
 
 
 class Client(NamedTuple):
-    """One client's own rows, unpadded; the arrays are read-only views."""
+    """One client's own rows, without padding; the arrays are read-only views.
+
+    >>> import twofold as tw
+    >>> ann = tw.Clients.from_list([([[1.0], [2.0]], [0, 1])], names=["ann"])["ann"]
+    >>> ann.y.tolist(), ann.weight
+    ([0, 1], 1.0)
+    """
 
     name: Name
     x: PyTree
@@ -35,29 +85,44 @@ class Client(NamedTuple):
 
 
 class Stack(NamedTuple):
-    """Several clients as arrays with leading axes (clients, rows); rows past a client's `count` are padding."""
+    """Several clients as arrays with leading axes (clients, rows); rows past a client's `count` are padding.
+
+    >>> import twofold as tw
+    >>> stack = tw.Clients.from_list([([[1.0], [2.0]], [0, 1]), ([[3.0]], [1])]).stack()
+    >>> stack.x.shape, stack.count.tolist()
+    ((2, 2, 1), [2, 1])
+    """
 
     x: PyTree
     y: PyTree
-    count: np.ndarray  # int32 (clients,)  # pyright: ignore[reportIncompatibleMethodOverride]
-    weight: np.ndarray  # float64 (clients,), as among all clients: not renormalised
-    position: np.ndarray  # int32 (clients,)
+    count: NDArray[np.int32]  # (clients,)  # pyright: ignore[reportIncompatibleMethodOverride]
+    weight: NDArray[np.float64]  # (clients,), as among all clients: not renormalised
+    position: NDArray[np.int32]  # (clients,)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Clients:
     """The data of M clients, concatenated client after client without padding.
 
-    `x` and `y` are pytrees of arrays with N rows in all, of which the first `counts[0]` belong to client 0 and so on.
+    `x` and `y` are pytrees of arrays with N rows in all. The first `counts[0]` rows belong to client 0, and so on.
     `weights` are positive, sum to one, and default to the paper's 1/M. Dicts and tuples are pytrees; a list is read
-    as an array. Booleans, integers and floats keep their dtype; `y` may be None. The arrays are read-only.
+    as an array. Booleans, integers and floats keep their dtype, and `y` may be None. The arrays are read-only.
+
+    >>> import twofold as tw
+    >>> clients = tw.Clients.from_list([([[1.0], [2.0]], [0, 1]), ([[3.0]], [1])], names=["ann", "bob"])
+    >>> clients
+    Clients(2 clients, 1 to 2 rows each, 3 in all, x: float64[1], y: int64)
+    >>> clients.M, clients.rows, clients.weights.tolist()
+    (2, 3, [0.5, 0.5])
+    >>> clients["bob"].x.tolist()
+    [[3.0]]
     """
 
     x: PyTree
     y: PyTree
-    counts: np.ndarray
+    counts: NDArray[np.int32]
     names: tuple[Name, ...] = _DEFAULT
-    weights: np.ndarray = _DEFAULT
+    weights: NDArray[np.float64] = _DEFAULT
 
     def __post_init__(self) -> None:
         counts = np.asarray(self.counts)
@@ -78,10 +143,16 @@ class Clients:
     def from_list(
         cls, pairs: Iterable[tuple[PyTree, PyTree]], names: Sequence[Name] | None = None, weights: Weights = None
     ) -> Clients:
-        """Take one pair (x, y) per client; the names default to 0, 1, 2, ..."""
+        """Take one pair (x, y) per client; the names default to 0, 1, 2, ...
+
+        >>> import numpy as np
+        >>> import twofold as tw
+        >>> tw.Clients.from_list([(np.eye(2), [0, 1]), (np.ones((3, 2)), [1, 1, 0])], weights="rows").weights.tolist()
+        [0.4, 0.6]
+        """
         pairs = list(pairs)
         names = _names(names, len(pairs))
-        everyone: list[list[np.ndarray]] = []
+        everyone: list[list[_Array]] = []
         expected: Any = None
         for name, pair in zip(names, pairs, strict=True):
             who = f"client {name!r}"
@@ -95,16 +166,24 @@ class Clients:
                 found, wanted = _layout(arrays, structure), _layout(everyone[0], expected[0])
                 raise ClientError(f"{who} holds {found} where client {names[0]!r} holds {wanted}")
         data = tree_util.tree_unflatten(expected[0], [np.concatenate(parts) for parts in zip(*everyone, strict=True)])
-        return cls(**data, counts=np.array([len(arrays[0]) for arrays in everyone]), names=names, weights=weights)
+        return cls(
+            **data, counts=np.array([len(arrays[0]) for arrays in everyone]), names=names, weights=cast(Any, weights)
+        )
 
     @classmethod
-    def from_groups(cls, x: PyTree, y: PyTree, groups: Any, weights: Weights = None) -> Clients:
+    def from_groups(cls, x: PyTree, y: PyTree, groups: _Array | Iterable[Hashable], weights: Weights = None) -> Clients:
         """Cut one table into clients by a label per row.
 
-        Clients come in sorted order of their labels, or in order of first appearance where labels cannot be compared;
-        rows keep their order inside a client. Strings and integers become names as they are, other labels as `str`.
+        Clients come in the sorted order of their labels, or in order of first appearance if labels cannot be compared.
+        Rows keep their order inside a client. Strings and integers become names as they are, other labels as `str`.
+
+        >>> import numpy as np
+        >>> import twofold as tw
+        >>> clients = tw.Clients.from_groups(np.eye(3), [1, 0, 1], groups=["bob", "ann", "bob"])
+        >>> clients.names, clients.counts.tolist()
+        (('ann', 'bob'), [1, 2])
         """
-        labels: list[Any] = groups.tolist() if hasattr(groups, "tolist") else list(groups)
+        labels: list[Any] = groups.tolist() if isinstance(groups, _HasToList) else list(groups)
         arrays, structure = _read(x, y, "the data", len(labels), "groups")
         seen: dict[Any, int] = {}
         try:
@@ -122,27 +201,38 @@ class Clients:
         rank[[seen[label] for label in ordered]] = np.arange(len(seen))
         member = rank[member]
         data = _take(tree_util.tree_unflatten(structure, arrays), np.argsort(member, kind="stable"))
-        return cls(**data, counts=np.bincount(member), names=tuple(ordered), weights=weights)
+        return cls(**data, counts=cast(Any, np.bincount(member)), names=tuple(ordered), weights=cast(Any, weights))
 
     @classmethod
     def from_frame(
-        cls, df: Any, client: str = "user", target: str = "y", features: Any = None, weights: Weights = None
+        cls,
+        df: Frame,
+        client: str = "user",
+        target: str = "y",
+        features: str | Iterable[str] | None = None,
+        weights: Weights = None,
     ) -> Clients:
         """Cut a data frame into clients by the column `client`, in the order of `from_groups`.
 
-        `x` is the matrix of the columns `features`: by default all columns but `client` and `target`, in their order.
+        `x` is the matrix of the columns `features`, by default all columns but `client` and `target`, in their order.
+
+        >>> import pandas as pd
+        >>> import twofold as tw
+        >>> df = pd.DataFrame({"user": ["bob", "ann"], "age": [30.0, 40.0], "y": [0, 1]})
+        >>> tw.Clients.from_frame(df)["ann"].x.tolist()
+        [[40.0]]
         """
-        available = list(df.columns)
+        available: list[Any] = list(df.columns)
         if features is None:
             features = [column for column in available if column not in (client, target)]
-        features = [features] if isinstance(features, str) else list(features)
-        for column in (client, target, *features):
+        columns = [features] if isinstance(features, str) else list(features)
+        for column in (client, target, *columns):
             if column not in available:
                 raise _unknown("column", column, available)
-        if not features:
+        if not columns:
             raise ClientError(f"features is empty: the frame's columns are {available}")
-        groups, *arrays = (df[column].to_numpy() for column in (client, *features, target))
-        for column, array in zip((*features, target), arrays, strict=True):
+        groups, *arrays = (cast(_Array, df[column].to_numpy()) for column in (client, *columns, target))
+        for column, array in zip((*columns, target), arrays, strict=True):
             if array.dtype.kind not in "biuf" or array.ndim != 1:
                 raise ClientError(f"column {column!r} must be numeric, found dtype {array.dtype}, shape {array.shape}")
             if not (finite := np.isfinite(array)).all():  # said here, where the column still has its name
@@ -165,8 +255,8 @@ class Clients:
         return int(self.offsets[-1])
 
     @cached_property
-    def offsets(self) -> np.ndarray:
-        """Where each client's rows start, with the number of all rows at the end: int64 (M + 1,)."""
+    def offsets(self) -> NDArray[np.int64]:
+        """Where each client's rows start, followed by the number of all rows: (M + 1,)."""
         return _frozen(np.concatenate([[0], np.cumsum(self.counts, dtype=np.int64)]))
 
     @cached_property
@@ -174,18 +264,28 @@ class Clients:
         return {name: m for m, name in enumerate(self.names)}
 
     def position(self, name: Name) -> int:
-        """Find the position of a client by its name, whether that is a string or an integer."""
+        """Find the position of a client by its name, which may be a string or an integer.
+
+        >>> import twofold as tw
+        >>> tw.Clients.from_list([([[1.0]], [0]), ([[2.0]], [1])], names=["ann", "bob"]).position("bob")
+        1
+        """
         if name not in self._lookup:
             raise _unknown("client", name, self.names)
         return self._lookup[name]
 
     def __getitem__(self, which: Name) -> Client:
-        """Give one client: a string is a name, an integer always a position (for integer names see `position`)."""
+        """Give one client. A string is a name, an integer always a position (for integer names, see `position`)."""
         m = self.position(which) if isinstance(which, str) else operator.index(which)
         if not -self.M <= m < self.M:
             raise IndexError(f"there is no client at position {m}: positions go from 0 to {self.M - 1}")
         m %= self.M
-        data = tree_util.tree_map(lambda leaf: leaf[self.offsets[m] : self.offsets[m + 1]], self._data)
+        mine = slice(self.offsets[m], self.offsets[m + 1])
+
+        def rows(leaf: _Array) -> _Array:
+            return leaf[mine]
+
+        data = tree_util.tree_map(rows, self._data)
         return Client(name=self.names[m], **data, weight=float(self.weights[m]))
 
     def __iter__(self) -> Iterator[Client]:
@@ -197,31 +297,46 @@ class Clients:
         each = f"{self.M:,} client{'s' * (self.M > 1)}, {size} row{'s' * (most > 1)} each, {self.rows:,} in all"
         return f"Clients({each}, {_layout(*tree_util.tree_flatten(self._data))})"
 
-    def stack(self, positions: Any = None, rows: int | None = None) -> Stack:
-        """Pad clients to equal length, `rows` or the largest count among them.
+    def stack(self, positions: ArrayLike | None = None, rows: int | None = None) -> Stack:
+        """Pad clients (by default all) to equal length: to `rows`, or to the largest count among them.
 
         Padding repeats the client's own first row, so that any function stays finite on it; it must get weight zero.
         Clients of equal size that lie next to each other come as a view, without a copy.
+
+        >>> import twofold as tw
+        >>> clients = tw.Clients.from_list([([[1.0], [2.0]], [0, 1]), ([[3.0]], [1])])
+        >>> clients.stack().x[1].tolist()
+        [[3.0], [3.0]]
         """
-        positions = self._positions(positions)
-        count, start = self.counts[positions], self.offsets[positions]
+        chosen = self._positions(positions)
+        count, start = self.counts[chosen], self.offsets[chosen]
         rows = int(count.max()) if rows is None else operator.index(rows)
         if rows < count.max():
-            largest = self.names[positions[count.argmax()]]
+            largest = self.names[int(chosen[count.argmax()])]
             raise ClientError(f"client {largest!r} has {count.max()} rows, which do not fit into {rows=}")
-        if (count == rows).all() and (np.diff(positions) == 1).all():
-            whole, shape = slice(start[0], start[-1] + rows), (len(positions), rows)
-            data = tree_util.tree_map(lambda leaf: leaf[whole].reshape(shape + leaf.shape[1:]), self._data)
+        if (count == rows).all() and (np.diff(chosen) == 1).all():
+            whole, shape = slice(start[0], start[-1] + rows), (len(chosen), rows)
+
+            def view(leaf: _Array) -> _Array:
+                return leaf[whole].reshape(shape + leaf.shape[1:])
+
+            data = tree_util.tree_map(view, self._data)
         else:
             row = np.arange(rows)
             data = _take(self._data, start[:, None] + np.where(row < count[:, None], row, 0))
-        return Stack(**data, count=count, weight=self.weights[positions], position=positions.astype(np.int32))
+        return Stack(**data, count=count, weight=self.weights[chosen], position=chosen.astype(np.int32))
 
-    def buckets(self, waste: float = 0.15, least: int = 1 << 20) -> tuple[np.ndarray, ...]:
+    def buckets(self, waste: float = 0.15, least: int = 1 << 20) -> tuple[NDArray[np.int64], ...]:
         """Group positions by size, in as few groups as keep all padding within `waste` times the real rows.
 
-        Each group is meant to be padded to its own largest client. Everyone is in one group when its padding is fewer
+        Each group is meant to be padded to its own largest client. All clients form one group if its padding is fewer
         than `least` numbers. Groups go from small clients to large ones; inside a group, positions increase.
+
+        >>> import numpy as np
+        >>> import twofold as tw
+        >>> clients = tw.Clients.from_list([(np.ones((n, 1)), np.ones(n)) for n in (2, 100, 3)])
+        >>> [group.tolist() for group in clients.buckets(least=0)]
+        [[0, 2], [1]]
         """
         if not waste >= 0:
             raise ClientError(f"waste must be a number of at least 0, found {waste=}")
@@ -235,8 +350,15 @@ class Clients:
     def split(self, test: float = 0.2, seed: int = 0, stratify: bool = False) -> tuple[Clients, Clients]:
         """Split every client's rows into training and test rows, at least one of each; names and weights stay.
 
-        A client's draw depends on the seed, its position and its own rows alone. With `stratify`, the test rows hold
-        each label in its share of the client's rows, up to one row.
+        `test` is the share of test rows. A client's draw depends only on the seed, its position and its own rows. With
+        `stratify`, each label's share among the test rows is that among the client's rows, up to one row.
+
+        >>> import numpy as np
+        >>> import twofold as tw
+        >>> clients = tw.Clients.from_list([(np.ones((10, 1)), np.ones(10)), (np.ones((5, 1)), np.ones(5))])
+        >>> train, test = clients.split(test=0.2)
+        >>> train.counts.tolist(), test.counts.tolist()
+        ([8, 4], [2, 1])
         """
         if not 0 < test < 1:
             raise ClientError(f"test must lie strictly between 0 and 1, found {test=}")
@@ -256,31 +378,46 @@ class Clients:
         train, held_out = (_take(self._data, np.flatnonzero(part)) for part in (~chosen, chosen))
         return replace(self, **train, counts=self.counts - sizes), replace(self, **held_out, counts=sizes)
 
-    def subset(self, positions: Any) -> Clients:
-        """Keep some clients, in the order given; their weights are scaled to sum to one again."""
-        positions = self._positions(positions)
-        counts = self.counts[positions]
-        shift = self.offsets[positions] - (np.cumsum(counts, dtype=np.int64) - counts)
-        rows = np.repeat(shift, counts) + np.arange(counts.sum(dtype=np.int64))
-        names = tuple(self.names[m] for m in positions)
-        return replace(self, **_take(self._data, rows), counts=counts, names=names, weights=self.weights[positions])
+    def subset(self, positions: ArrayLike) -> Clients:
+        """Keep some clients, in the order given; their weights are scaled to sum to one again.
+
+        >>> import twofold as tw
+        >>> clients = tw.Clients.from_list([([[1.0]], [0]), ([[2.0]], [1]), ([[3.0]], [1])])
+        >>> clients.subset([2, 0]).names
+        (2, 0)
+        """
+        chosen = self._positions(positions)
+        counts: NDArray[np.int32] = self.counts[chosen]
+        shift = self.offsets[chosen] - (np.cumsum(counts, dtype=np.int64) - counts)
+        rows: NDArray[np.int64] = np.repeat(shift, counts) + np.arange(int(counts.sum(dtype=np.int64)))
+        names = tuple(self.names[int(m)] for m in chosen)
+        return replace(self, **_take(self._data, rows), counts=counts, names=names, weights=self.weights[chosen])
 
     def map(self, fn: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]) -> Clients:
-        """Apply fn(x, y) -> (x, y) to the rows of all clients at once, for instance to normalise them."""
+        """Apply fn(x, y) -> (x, y) to the rows of all clients at once, for instance to normalise them.
+
+        >>> import twofold as tw
+        >>> clients = tw.Clients.from_list([([[1.0]], [0]), ([[2.0]], [1])])
+        >>> clients.map(lambda x, y: (10 * x, y)).x.tolist()
+        [[10.0], [20.0]]
+        """
         x, y = _pair(fn(self.x, self.y), "the result of the mapped function")
         return replace(self, x=x, y=y)
 
     def check_labels(self, classes: int | Iterable[int]) -> None:
-        """Raise unless every label is one of `classes`, or of 0, ..., classes - 1 where that is a number.
+        """Raise unless every label is one of `classes`, or of 0, ..., classes - 1 if that is a number.
 
         Booleans and whole floats count as integers.
+
+        >>> import twofold as tw
+        >>> tw.Clients.from_list([([[1.0]], [0]), ([[2.0]], [1])]).check_labels(2)
         """
         if isinstance(classes, int | np.integer):
             allowed, wanted = np.arange(classes), f"a label must be a whole number from 0 to {classes - 1}"
         else:
             allowed = np.array(sorted(classes))
             wanted = f"a label must be one of {', '.join(map(str, allowed))}"
-        leaves, structure = tree_util.tree_flatten({"y": self.y})
+        leaves, structure = cast(tuple[list[_Array], _Layout], tree_util.tree_flatten({"y": self.y}))
         if not leaves:
             raise ClientError(f"y is {self.y!r}, but {wanted}")
         for field, array in zip(_fields(structure), leaves, strict=True):
@@ -290,15 +427,15 @@ class Clients:
     def _data(self) -> dict[str, PyTree]:
         return {"x": self.x, "y": self.y}
 
-    def _positions(self, positions: Any) -> np.ndarray:
+    def _positions(self, positions: ArrayLike | None) -> NDArray[np.int64]:
         chosen = np.arange(self.M) if positions is None else np.asarray(positions)
         flat = chosen.ndim == 1 and chosen.size > 0 and chosen.dtype.kind in "iu"
         if not flat or chosen.min() < 0 or chosen.max() >= self.M:
             raise ClientError(f"positions must be a list of whole numbers from 0 to {self.M - 1}, found {positions!r}")
         return chosen.astype(np.int64)
 
-    def _require(self, good: np.ndarray, array: np.ndarray, field: str, wanted: str) -> None:
-        """Raise at the first value that is not good, naming the client, its own row and the column."""
+    def _require(self, good: NDArray[np.bool_], array: _Array, field: str, wanted: str) -> None:
+        """Raise at the first bad value, naming the client, its own row and the column."""
         if not good.all():
             row, *column = index = tuple(map(int, np.unravel_index(np.argmin(good), good.shape)))
             m = int(np.searchsorted(self.offsets, row, side="right")) - 1
@@ -307,19 +444,25 @@ class Clients:
             raise ClientError(f"{where} is {array[index]}, but {wanted}")
 
 
-def _pair(pair: Any, who: str) -> tuple[PyTree, PyTree]:
-    if not isinstance(pair, tuple | list) or len(pair) != 2:
-        size = f" of length {len(pair)}" if isinstance(pair, tuple | list) else ""
-        raise ClientError(f"{who} must be a pair (x, y), found {type(pair).__name__}{size}")
-    return pair[0], pair[1]
+def _pair(pair: object, who: str) -> tuple[PyTree, PyTree]:
+    if not isinstance(pair, tuple | list):
+        raise ClientError(f"{who} must be a pair (x, y), found {type(pair).__name__}")
+    both = cast(Sequence[PyTree], pair)
+    if len(both) != 2:
+        raise ClientError(f"{who} must be a pair (x, y), found {type(both).__name__} of length {len(both)}")
+    return both[0], both[1]
 
 
-def _read(x: PyTree, y: PyTree, who: str, rows: int | None = None, source: str = "x") -> tuple[list[np.ndarray], Any]:
+def _read(x: PyTree, y: PyTree, who: str, rows: int | None = None, source: str = "x") -> tuple[list[_Array], _Layout]:
     """Flatten x and y together into arrays of `rows` rows, x first; the structure unflattens to a dict of x and y."""
-    leaves, structure = tree_util.tree_flatten({"x": x, "y": y}, is_leaf=lambda node: isinstance(node, list))
+
+    def is_list(node: object) -> bool:
+        return isinstance(node, list)
+
+    leaves, structure = cast(tuple[list[Any], _Layout], tree_util.tree_flatten({"x": x, "y": y}, is_leaf=is_list))
     if structure.children()[0].num_leaves == 0:
         raise ClientError(f"{who} has no array in x, found {x!r}")
-    arrays: list[np.ndarray] = []
+    arrays: list[_Array] = []
     for i, leaf in enumerate(leaves):
         try:
             arrays.append(_array(leaf))
@@ -332,8 +475,8 @@ def _read(x: PyTree, y: PyTree, who: str, rows: int | None = None, source: str =
     return arrays, structure
 
 
-def _array(leaf: Any) -> np.ndarray:
-    """Read one leaf as an array of numbers without copying it; the complaint names what was found instead."""
+def _array(leaf: Any) -> _Array:
+    """Read one leaf as an array of numbers without copying it; the error names what was found instead."""
     if np.ma.is_masked(leaf):
         raise InputError("masked values")
     try:
@@ -345,30 +488,34 @@ def _array(leaf: Any) -> np.ndarray:
     return _frozen(array)
 
 
-def _frozen(array: np.ndarray) -> np.ndarray:
+def _frozen(array: NDArray[_Scalar]) -> NDArray[_Scalar]:
     """Give a read-only view; the caller's own array stays as writeable as it was."""
     view = array.view()
     view.flags.writeable = False
     return view
 
 
-def _fields(structure: Any) -> list[str]:
+def _fields(structure: _Layout) -> list[str]:
     """Name every leaf of a dict of x and y as one would write it: x, x['age'], y."""
     numbered = tree_util.tree_unflatten(structure, range(structure.num_leaves))
-    return [path[0].key + tree_util.keystr(path[1:]) for path, _ in tree_util.tree_flatten_with_path(numbered)[0]]
+    leaves = cast(list[tuple[tuple[Any, ...], int]], tree_util.tree_leaves_with_path(numbered))
+    return [path[0].key + tree_util.keystr(path[1:]) for path, _ in leaves]
 
 
-def _layout(arrays: list[np.ndarray], structure: Any) -> str:
+def _layout(arrays: list[_Array], structure: _Layout) -> str:
     """Say what one row holds: x: float64[64], y: int64."""
     kinds = (f"{array.dtype}{list(array.shape[1:]) or ''}".replace(" ", "") for array in arrays)
     return ", ".join(f"{field}: {kind}" for field, kind in zip(_fields(structure), kinds, strict=True))
 
 
-def _take(data: dict[str, PyTree], index: np.ndarray) -> dict[str, PyTree]:
-    return tree_util.tree_map(lambda leaf: np.take(leaf, index, axis=0), data)
+def _take(data: dict[str, PyTree], index: NDArray[np.int64]) -> dict[str, PyTree]:
+    def rows(leaf: _Array) -> _Array:
+        return np.take(leaf, index, axis=0)
+
+    return tree_util.tree_map(rows, data)
 
 
-def _unknown(kind: str, name: Any, available: Sequence[Any]) -> ClientError:
+def _unknown(kind: str, name: object, available: Sequence[object]) -> ClientError:
     close = difflib.get_close_matches(str(name), [str(other) for other in available], n=1)
     listed = ", ".join(map(repr, available[:20])) + (", ..." if len(available) > 20 else "")
     hint = f"; did you mean {close[0]!r}?" if close else ""
@@ -376,8 +523,8 @@ def _unknown(kind: str, name: Any, available: Sequence[Any]) -> ClientError:
 
 
 def _name(label: Any) -> Name:
-    label = label.item() if isinstance(label, np.generic) else label
-    return label if isinstance(label, str | int) and not isinstance(label, bool) else str(label)
+    plain: object = cast(Any, label).item() if isinstance(label, np.generic) else label
+    return plain if isinstance(plain, str | int) and not isinstance(plain, bool) else str(plain)
 
 
 def _names(names: Iterable[Any] | None, M: int) -> tuple[Name, ...]:
@@ -393,7 +540,7 @@ def _names(names: Iterable[Any] | None, M: int) -> tuple[Name, ...]:
     return names
 
 
-def _weights(weights: Weights, counts: np.ndarray, names: tuple[Name, ...]) -> np.ndarray:
+def _weights(weights: Weights, counts: NDArray[np.integer], names: tuple[Name, ...]) -> NDArray[np.float64]:
     """Turn any accepted form of weights into positive numbers that sum to one."""
     if weights is None:
         return np.full(len(counts), 1 / len(counts))
@@ -409,7 +556,7 @@ def _weights(weights: Weights, counts: np.ndarray, names: tuple[Name, ...]) -> n
     return values if abs(total - 1) < 1e-12 else values / total  # already normalised: keep every bit
 
 
-def _fewest_groups(counts: np.ndarray, budget: int) -> np.ndarray:
+def _fewest_groups(counts: NDArray[np.integer], budget: int) -> NDArray[np.integer]:
     """Give the largest size in each group, for the fewest groups of neighbouring sizes with at most `budget` rows.
 
     With C_j clients among the j smallest sizes s_1 < ... < s_j, the fewest padded rows in at most k groups obey
@@ -417,15 +564,17 @@ def _fewest_groups(counts: np.ndarray, budget: int) -> np.ndarray:
     the lower envelope is a queue and a layer k takes linear time. Python's integers keep it exact.
     """
     unique, clients = np.unique(counts, return_counts=True)
-    sizes, C = unique.tolist(), [0, *np.cumsum(clients).tolist()]
-    D = [0, *(size * c for size, c in zip(sizes, C[1:], strict=True))]
+    sizes: list[int] = unique.tolist()
+    below: list[int] = [0, *np.cumsum(clients).tolist()]  # C
+    fewest: list[int] = [0, *(size * c for size, c in zip(sizes, below[1:], strict=True))]  # D
     layers: list[list[int]] = []
 
     def crossing(a: int, b: int) -> int:  # the first whole size from which on line b is as low as line a
-        return -((D[a] - D[b]) // (C[b] - C[a]))
+        return -((fewest[a] - fewest[b]) // (below[b] - below[a]))
 
-    while D[-1] > budget:
-        queue, head, cost, choice = [], 0, [0], [0]
+    while fewest[-1] > budget:
+        queue: list[int] = []
+        head, cost, choice = 0, [0], [0]
         for i, size in enumerate(sizes):
             while len(queue) - head > 1 and crossing(queue[-1], i) <= crossing(queue[-2], queue[-1]):
                 queue.pop()
@@ -433,8 +582,8 @@ def _fewest_groups(counts: np.ndarray, budget: int) -> np.ndarray:
             while head + 1 < len(queue) and crossing(queue[head], queue[head + 1]) <= size:
                 head += 1
             choice.append(queue[head])
-            cost.append(D[queue[head]] + size * (C[i + 1] - C[queue[head]]))
-        D = cost
+            cost.append(fewest[queue[head]] + size * (below[i + 1] - below[queue[head]]))
+        fewest = cost
         layers.append(choice)
     ends = [len(sizes)]
     for choice in reversed(layers):

@@ -3,22 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from twofold.clients import Clients
 from twofold.losses import Rows
 from twofold.tree import Pytree
 
+__all__ = ["STEPS", "largest_eigenvalue", "largest_of_loss", "real_weight"]
+
 STEPS = 32
-"""Lanczos steps: the largest eigenvalue is exact in exact arithmetic for up to this many distinct eigenvalues."""
+"""Lanczos steps. In exact arithmetic the largest eigenvalue is exact for up to this many distinct eigenvalues."""
+
+_State: TypeAlias = tuple[
+    jax.Array, jax.Array, jax.Array
+]  # the basis; diagonal and off-diagonal of the tridiagonal matrix
+
+
+class _HasValue(Protocol):
+    """Any loss: all that is needed of it here is its value."""
+
+    def value(self, params: Pytree, rows: Rows) -> jax.Array: ...
 
 
 def largest_eigenvalue(function: Callable[[Pytree], jax.Array], point: Pytree, steps: int = STEPS) -> jax.Array:
-    """The largest eigenvalue, in size, of the Hessian of a function at a point, by Lanczos with reorthogonalisation."""
+    """Compute the Hessian eigenvalue of largest magnitude at a point, by Lanczos with reorthogonalisation.
+
+    >>> import jax.numpy as jnp
+    >>> from twofold.curvature import largest_eigenvalue
+    >>> round(float(largest_eigenvalue(lambda v: v[0] ** 2 + 3 * v[1] ** 2, jnp.zeros(2))), 6)
+    6.0
+    """
     flat, unravel = ravel_pytree(point)
     if flat.size == 0:
         return jnp.zeros(())
@@ -32,7 +51,7 @@ def largest_eigenvalue(function: Callable[[Pytree], jax.Array], point: Pytree, s
     start = jax.random.normal(jax.random.key(0, impl="threefry2x32"), flat.shape, flat.dtype)
     basis = jnp.zeros((steps + 1, flat.size), flat.dtype).at[0].set(start / jnp.linalg.norm(start))
 
-    def step(i: Any, state: tuple) -> tuple:
+    def step(i: jax.Array, state: _State) -> _State:
         basis, diagonal, off = state
         image = hessian_times(basis[i])
         diagonal = diagonal.at[i].set(jnp.vdot(basis[i], image))
@@ -51,27 +70,48 @@ def largest_eigenvalue(function: Callable[[Pytree], jax.Array], point: Pytree, s
     return jnp.max(jnp.abs(jnp.linalg.eigvalsh(tridiagonal)))
 
 
-def largest_of_loss(loss: Any, params: Pytree, clients: Any, *, single_rows: bool) -> float:
-    """L' (or 𝓛' with `single_rows`) of a loss at a point: the largest over clients (or over single rows)."""
+def largest_of_loss(loss: _HasValue, params: Pytree, clients: Clients, *, single_rows: bool) -> float:
+    """Estimate L' of a loss at a point, the largest curvature of any client, or 𝓛', that of any single row.
+
+    Padding never counts: every client's mean is over its own rows.
+
+    >>> import numpy as np
+    >>> import twofold as tw
+    >>> from twofold.curvature import largest_of_loss
+    >>> clients = tw.Clients.from_list([(np.array([[1.0], [2.0]]), np.zeros(2)), (np.array([[1.0]]), np.zeros(1))])
+    >>> [largest_of_loss(tw.losses.squared(), np.zeros(1), clients, single_rows=rows) for rows in (False, True)]
+    [2.5, 4.0]
+    """
     if single_rows:
-
-        def curvature(x: Pytree, y: Pytree) -> jax.Array:
-            row = Rows(*jax.tree.map(lambda leaf: leaf[None], (x, y)), weight=jnp.ones((1,)))
-            return largest_eigenvalue(lambda p: loss.value(p, row), params)
-
-        x, y = jax.tree.map(jnp.asarray, (clients.x, clients.y))
-        return float(jnp.max(jax.jit(lambda x, y: jax.lax.map(lambda r: curvature(*r), (x, y), batch_size=256))(x, y)))
+        return _largest_row(loss, params, clients)
     stack = clients.stack()
 
-    def of_client(x: Pytree, y: Pytree, count: jax.Array) -> jax.Array:
+    def of_client(client: tuple[Pytree, Pytree, jax.Array]) -> jax.Array:
+        x, y, count = client
         rows = Rows(x, y, real_weight(jax.tree.leaves(x)[0].shape[0], count))
         return largest_eigenvalue(lambda p: loss.value(p, rows), params)
 
-    arguments = jax.tree.map(jnp.asarray, (stack.x, stack.y, stack.count))
-    return float(np.max(jax.jit(lambda a: jax.lax.map(lambda c: of_client(*c), a, batch_size=32))(arguments)))
+    everyone = jax.tree.map(jnp.asarray, (stack.x, stack.y, stack.count))
+    return float(np.max(jax.jit(lambda each: jax.lax.map(of_client, each, batch_size=32))(everyone)))
+
+
+def _largest_row(loss: _HasValue, params: Pytree, clients: Clients) -> float:
+    def of_row(row: tuple[Pytree, Pytree]) -> jax.Array:
+        x, y = jax.tree.map(lambda leaf: leaf[None], row)
+        single = Rows(x, y, jnp.ones((1,)))
+        return largest_eigenvalue(lambda p: loss.value(p, single), params)
+
+    everything = jax.tree.map(jnp.asarray, (clients.x, clients.y))
+    return float(jnp.max(jax.jit(lambda rows: jax.lax.map(of_row, rows, batch_size=256))(everything)))
 
 
 def real_weight(capacity: int, count: jax.Array) -> jax.Array:
-    """1/count for each of the first `count` of `capacity` rows, 0 for the padding."""
+    """Give each of a client's `count` rows the weight 1/count, and the padding up to `capacity` rows weight 0.
+
+    >>> import jax.numpy as jnp
+    >>> from twofold.curvature import real_weight
+    >>> real_weight(3, jnp.asarray(2)).tolist()
+    [0.5, 0.5, 0.0]
+    """
     real = jnp.arange(capacity) < count
     return real.astype(jnp.result_type(float)) / count

@@ -1,10 +1,12 @@
 """`twofold demo`: personalised digit recognition, small enough for a coffee break.
 
-Twenty clients have a few labelled images of two digits each (scikit-learn's digits). Everyone's rows are cut into
-training, validation and test rows. Each objective is trained on the training rows until its loss is certified to be
-within a tolerance of the best, its hyper-parameter is the one that does best on the validation rows, and what is shown
-is the accuracy on the test rows, which nothing else has seen.
+Twenty clients have a few labelled images of two digits each (scikit-learn's digits). Each client's rows are split into
+training, validation and test rows. Every objective is trained on the training rows until its loss is certified to be
+within a tolerance of the best. The validation rows choose its hyper-parameter. The table shows the accuracy on the test
+rows, which nothing else has seen.
 """
+# scikit-learn comes without types.
+# pyright: reportMissingTypeStubs=false
 
 from __future__ import annotations
 
@@ -12,9 +14,10 @@ import csv
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from twofold import losses, objectives
 from twofold.clients import Clients
@@ -23,7 +26,13 @@ from twofold.evaluate import ALONE, SHARED, Comparison, Row, evaluate
 from twofold.extras import require
 from twofold.objectives import Objective
 from twofold.problem import Problem
+from twofold.result import Result
 from twofold.solver import solve
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["Demo", "Setting", "candidates", "data", "run", "sentences", "show", "table", "write"]
 
 RIDGE = 0.01
 PENALTIES = (0.03, 0.1, 0.3)
@@ -33,7 +42,12 @@ LARGEST_PIXEL = 16
 
 @dataclass(frozen=True)
 class Setting:
-    """What the demo is run with."""
+    """The sizes, the algorithm and the budget of the demo.
+
+    >>> from twofold.demo import Setting
+    >>> Setting(clients=5).train
+    10
+    """
 
     clients: int = 20
     labels: int = 2
@@ -48,7 +62,13 @@ class Setting:
 
 @dataclass(frozen=True, eq=False)
 class Demo:
-    """What came out: the comparison on the test rows, each objective's choice, and its grade on the validation rows."""
+    """The outcome: the comparison on the test rows, each objective's chosen setting, and its validation grade.
+
+    >>> from twofold.demo import Demo, Setting
+    >>> from twofold.evaluate import Comparison
+    >>> Demo(Setting(), Comparison(()), chosen={}, validation={}).personalised
+    ()
+    """
 
     setting: Setting
     comparison: Comparison
@@ -62,12 +82,18 @@ class Demo:
 
     @property
     def best(self) -> Row:
-        """The personalised objective that did best on the validation rows (the test rows have no say)."""
+        """The personalised objective that did best on the validation rows; the test rows play no part in this."""
         return max(self.personalised, key=lambda row: self.validation[row.name])
 
 
-def candidates(loss: Any) -> dict[str, dict[str, Objective]]:
-    """Every objective of the demo, with the few settings that the validation rows choose from."""
+def candidates(loss: losses.Linear) -> dict[str, dict[str, Objective]]:
+    """Give every objective of the demo, with the few settings from which the validation rows choose.
+
+    >>> import twofold as tw
+    >>> from twofold.demo import candidates
+    >>> list(candidates(tw.losses.softmax(10))["mixture"])
+    ['λ = 0.03', 'λ = 0.1', 'λ = 0.3']
+    """
     return {
         SHARED: {"": objectives.traditional(loss)},
         ALONE: {"": objectives.local(loss)},
@@ -84,9 +110,14 @@ def candidates(loss: Any) -> dict[str, dict[str, Objective]]:
 
 
 def data(setting: Setting) -> tuple[Clients, Clients, Clients]:
-    """The clients' training, validation and test rows; pixels are scaled to [0, 1]."""
+    """Give the clients' training, validation and test rows, with pixels scaled to [0, 1].
+
+    >>> from twofold.demo import Setting, data
+    >>> [part.rows for part in data(Setting(clients=2, train=4, validation=4, test=6))]
+    [8, 8, 12]
+    """
     datasets = require("sklearn.datasets", "The demo", "sklearn")
-    x, y = (np.asarray(part) for part in datasets.load_digits(return_X_y=True))
+    x, y = cast(tuple[NDArray[np.float64], NDArray[np.int64]], datasets.load_digits(return_X_y=True))
     known = setting.train + setting.validation
     parts = partition.by_labels(y, setting.clients, setting.labels, known, setting.test, setting.seed)
     rows, held_out = parts.take(x / LARGEST_PIXEL, y)
@@ -95,24 +126,32 @@ def data(setting: Setting) -> tuple[Clients, Clients, Clients]:
     return train, validation, Clients.from_list(held_out, names=parts.names)
 
 
-def run(setting: Setting | None = None, tell: Callable[[str], Any] = lambda text: None) -> Demo:
-    """Train everything and grade it; `tell` hears what is being trained."""
+def run(setting: Setting | None = None, tell: Callable[[str], object] = lambda text: None) -> Demo:
+    """Train everything and grade it; `tell` is called with the name of what is trained next.
+
+    >>> from twofold.demo import run
+    >>> demo = run()  # doctest: +SKIP
+    >>> demo.best in demo.personalised  # doctest: +SKIP
+    True
+    """
     setting = setting or Setting()
     train, validation, test = data(setting)
     loss = losses.softmax(10, l2=RIDGE, intercept=True)
-    rows, chosen, figures = [], {}, {}
+    rows: list[Row] = []
+    chosen: dict[str, str] = {}
+    figures: dict[str, float] = {}
     for name, choices in candidates(loss).items():
-        tried = []
+        tried: list[tuple[float, str, Problem, Result]] = []
         for label, objective in choices.items():
             tell(f"{name} {label}".strip())
             problem = Problem(objective, train)
-            # Nothing is recorded but what the certificate needs: half of the demo's time would go into compiling it.
+            # Only what the certificate needs is recorded: compiling more would take half of the demo's time.
             result = solve(
                 problem, setting.algorithm, rounds=setting.rounds, tol=setting.tol, seed=setting.seed, record=(),
                 progress=False,
             )  # fmt: skip
             tried.append((evaluate(problem, result, validation).mean, label, problem, result))
-        figures[name], chosen[name], problem, result = max(tried, key=lambda one: one[0])  # the first, if equal
+        figures[name], chosen[name], problem, result = max(tried, key=lambda choice: choice[0])  # the first, if equal
         rows.append(Row(name, evaluate(problem, result, test), result, problem.objective.equation))
     return Demo(setting, Comparison(tuple(rows)), chosen, figures)
 
@@ -121,7 +160,12 @@ def run(setting: Setting | None = None, tell: Callable[[str], Any] = lambda text
 
 
 def sentences(demo: Demo) -> list[str]:
-    """What was seen, in three plain sentences made from the figures."""
+    """Describe the outcome in three plain sentences made from the figures.
+
+    >>> from twofold.demo import run, sentences
+    >>> len(sentences(run()))  # doctest: +SKIP
+    3
+    """
     shared, alone, best = demo.comparison[SHARED], demo.comparison[ALONE], demo.best
     first = (
         f"With {demo.setting.train} training images of {demo.setting.labels} digits each, the shared model alone is "
@@ -136,8 +180,8 @@ def sentences(demo: Demo) -> list[str]:
     )
     done = [row for row in demo.personalised if row.status == "converged"]
     if shared.status != "converged" or not done:
-        talk = [f"{row.name} {row.rounds:,}" for row in (shared, best)]
-        return [first, second, f"Rounds of communication: {' and '.join(talk)}."]
+        needed = [f"{row.name} {row.rounds:,}" for row in (shared, best)]
+        return [first, second, f"Rounds of communication: {' and '.join(needed)}."]
     least = min(done, key=lambda row: row.rounds)
     third = (
         f"To be certified within {demo.setting.tol:g} of its best loss, the shared model needs {shared.rounds:,} "
@@ -147,7 +191,7 @@ def sentences(demo: Demo) -> list[str]:
 
 
 def _mistakes(mine: float, other: float) -> str:
-    """How many mistakes, as a ratio in words that stand before "the shared model"."""
+    """The ratio of mistakes in words, to be followed by "the shared model"."""
     mine, other = 1 - mine, 1 - other
     if round(mine, 6) == round(other, 6):
         return "as many mistakes as"
@@ -167,8 +211,13 @@ def _start(text: str) -> str:
 # --- tables and files -------------------------------------------------------------------------------------------------
 
 
-def table(demo: Demo) -> Any:
-    """The comparison as a table of rich's."""
+def table(demo: Demo) -> Table:
+    """Give the comparison as one of rich's tables.
+
+    >>> from twofold.demo import run, table
+    >>> table(run()).row_count  # doctest: +SKIP
+    8
+    """
     from rich import box
     from rich.table import Table
 
@@ -187,11 +236,14 @@ def table(demo: Demo) -> Any:
         out.add_column(heading, justify="right")
     top = max(row.mean for row in demo.comparison)
     for i, row in enumerate(demo.comparison):
-        rounds = f"{row.rounds:,}" + {"converged": "", "budget": "+", "diverged": " (diverged)"}[row.status]
+        rounds = f"{row.rounds:,}" + _ENDED[row.status]
         figures = (_percent(row.mean), _percent(row.worst), rounds, f"{row.bytes / 1000:,.0f}")
         style = "bold" if row.mean == top else None
         out.add_row(row.name, demo.chosen[row.name], *figures, style=style, end_section=i == 1)
     return out
+
+
+_ENDED = {"converged": "", "budget": "+", "diverged": " (diverged)", "interrupted": " (interrupted)"}
 
 
 def _caption(demo: Demo) -> str:
@@ -206,7 +258,12 @@ def _caption(demo: Demo) -> str:
 
 
 def write(demo: Demo, folder: str | Path) -> tuple[Path, Path]:
-    """Write `accuracy.png` and `accuracy.csv` (one row per client, one column per objective) into a folder."""
+    """Write `accuracy.png` and `accuracy.csv` (one row per client, one column per objective) into a folder.
+
+    >>> from twofold.demo import run, write
+    >>> [path.name for path in write(run(), "out")]  # doctest: +SKIP
+    ['accuracy.png', 'accuracy.csv']
+    """
     from twofold import plots
 
     folder = Path(folder)
@@ -230,7 +287,11 @@ def write(demo: Demo, folder: str | Path) -> tuple[Path, Path]:
 
 
 def show(setting: Setting | None = None, out: str | Path = "twofold-demo") -> Demo:
-    """Run the demo, print the table and what was seen, and write the plot."""
+    """Run the demo, print its table and its findings, and write the plot.
+
+    >>> from twofold.demo import Setting, show
+    >>> demo = show(Setting(clients=10), out="demo")  # doctest: +SKIP
+    """
     from rich.console import Console
 
     console, aside = Console(), Console(stderr=True)

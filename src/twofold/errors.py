@@ -1,6 +1,6 @@
-"""One family of errors: everything that twofold tells a user about is a `TwofoldError`, and also the built-in people catch.
+"""One family of errors: every mistake that twofold reports is a `TwofoldError`, and also the built-in that people catch.
 
-Whatever is not a `TwofoldError` is a bug of ours (or of the user's own function), and deserves its traceback.
+Anything else is a bug of ours (or in the user's own function) and deserves its traceback.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = [
 
 
 class TwofoldError(Exception):
-    """A mistake that the user can mend; the message says what is wrong and what to do.
+    """A mistake that the user can fix; the message says what is wrong and what to do.
 
     >>> import twofold as tw
     >>> try:
@@ -26,30 +26,69 @@ class TwofoldError(Exception):
 
 
 class InputError(TwofoldError, ValueError):
-    """A value that cannot be used."""
+    """A value that cannot be used.
+
+    >>> import twofold as tw
+    >>> try:
+    ...     tw.objectives.mixture(tw.losses.logistic(), lam=-1)
+    ... except ValueError as mistake:
+    ...     print(mistake)
+    lam must be a finite number > 0, got lam=-1.
+    """
 
 
 class KindError(TwofoldError, TypeError):
-    """A thing of another kind than is needed here."""
+    """An object of the wrong type.
+
+    >>> import twofold as tw
+    >>> try:
+    ...     tw.objectives.custom("not a function", 0.0, 0.0)
+    ... except TypeError as mistake:
+    ...     print(mistake)
+    objectives.custom needs a function f(w, beta, batch), got str.
+    """
 
 
 class NotFound(TwofoldError, KeyError):  # noqa: N818  (reads as what it is)
-    """A name that nothing here has."""
+    """A name that does not exist here.
+
+    >>> import twofold as tw
+    >>> try:
+    ...     tw.History({"loss": [0.5]})["los"]
+    ... except KeyError as mistake:
+    ...     print(mistake)
+    The history has no column 'los'; it has loss.
+    """
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""  # KeyError would print the message in quotes
 
 
 class ContractError(TwofoldError, TypeError):
-    """An algorithm that does not keep the contract of `twofold.algorithms.Algorithm`."""
+    """A class of the user's own that breaks a contract, such as that of `twofold.algorithms.Algorithm`.
+
+    >>> from twofold.errors import ContractError
+    >>> issubclass(ContractError, TypeError)
+    True
+    """
 
 
 class CheckpointError(TwofoldError, ValueError):
-    """A checkpoint that is damaged, or belongs to another run."""
+    """A checkpoint that is damaged or belongs to another run.
+
+    >>> from twofold.errors import CheckpointError
+    >>> issubclass(CheckpointError, ValueError)
+    True
+    """
 
 
 class MissingExtra(TwofoldError, ImportError):  # noqa: N818
-    """An optional library that is not installed; the message is the command that installs it."""
+    """An optional library is not installed; the message gives the command that installs it.
+
+    >>> from twofold.errors import MissingExtra
+    >>> print(MissingExtra("History.to_pandas", "sklearn"))
+    History.to_pandas needs a library that is not installed: pip install 'twofold[sklearn]'
+    """
 
     def __init__(self, what: str, extra: str, library: str | None = None) -> None:
         named = "a library that" if library is None else f"{library}, which"

@@ -1,15 +1,24 @@
-"""How good everyone's model is, client by client: personal vs. shared vs. alone, on rows that were not trained on."""
+"""How good everyone's model is, client by client: personal, shared and alone, on rows that were not trained on.
+
+`tw.evaluate(problem, result, test)` grades one run. `tw.evaluate.compare` trains and grades several objectives,
+`tw.evaluate.predict` gives one client's predictions.
+"""
+# JAX leaves parts of jit's and vmap's signatures untyped, and pandas comes without types.
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from twofold import objectives as catalogue
 from twofold import tree
@@ -17,25 +26,46 @@ from twofold.algorithms import Algorithm
 from twofold.clients import Clients, Name
 from twofold.curvature import real_weight
 from twofold.errors import InputError, KindError, NotFound
-from twofold.extras import require
 from twofold.objectives import Objective
-from twofold.objectives.residual import Residual
+from twofold.objectives.base import Loss, Measure, Part
 from twofold.oracle import Member
 from twofold.problem import Problem
-from twofold.result import Result
+from twofold.result import Result, Status, frame
 from twofold.solver import solve
 from twofold.tree import Pytree
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = [
+    "ALONE", "PARTS", "SHARED", "Comparison", "Evaluation", "Row", "Worst", "compare", "evaluate", "predict",
+]  # fmt: skip
+
 PARTS = ("personal", "shared", "alone")
-"""What a client can predict with: what its objective says, w alone, β alone."""
+"""The models that a client can be graded with: its objective's own, w alone, β alone."""
 SHARED, ALONE = "shared model alone", "each client alone"
-"""The two baselines of `compare`: traditional federated learning, and local training."""
-QUANTILES = (0.1, 0.5, 0.9)
+"""The two baselines of `compare`: traditional federated learning and local training."""
 MOST_CLIENTS = 20
+"""Clients that a printed evaluation lists one by one."""
+
+Summary = TypedDict(
+    "Summary",
+    {"mean": float, "worst": float, "worst_client": Name, "10 %": float, "50 %": float, "90 %": float},
+)
+"""The figures of one model over all clients; the percentages are quantiles."""
+
+Grades: TypeAlias = NDArray[np.float64]
+Run: TypeAlias = Result | tuple[Pytree, Pytree]
+"""What `solve` gave for one seed, or a pair (w, beta) of real parameters."""
 
 
 class Worst(NamedTuple):
-    """The client with the lowest grade."""
+    """The client with the lowest grade.
+
+    >>> from twofold.evaluate import Worst
+    >>> Worst(client="bob", grade=0.5).client
+    'bob'
+    """
 
     client: Name
     grade: float
@@ -46,61 +76,72 @@ class Worst(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """The grade of every client, larger is better, for the models it could predict with.
+    """Every client's grade (larger is better) for each model that it could predict with.
 
     `grades` maps "personal" (what the objective predicts with), "shared" (w alone) and "alone" (β alone) to one figure
-    per client; a part that is no model by itself (the shared layers of weight sharing, say) is left out. The figure is
-    the share of right answers, or minus the mean squared error, or minus the mean loss: `measure` says which.
+    per client. A block that is no model by itself, such as the shared layers of weight sharing, is left out. The figure
+    is the share of right answers, minus the mean squared error, or minus the mean loss: `measure` says which.
+
+    >>> import numpy as np
+    >>> from twofold.evaluate import Evaluation
+    >>> grades = {"personal": np.array([0.9, 0.5])}
+    >>> found = Evaluation(("ann", "bob"), np.array([10, 20]), grades, "accuracy", "local", held_out=True)
+    >>> found.mean, found.worst.client
+    (0.7, 'bob')
+    >>> found
+    Evaluation(local, accuracy of 2 clients: mean 70.0 %, worst 50.0 % (bob))
     """
 
     names: tuple[Name, ...]
-    rows: np.ndarray
-    grades: Mapping[str, np.ndarray]
-    measure: str
+    rows: NDArray[np.int32]
+    grades: Mapping[str, Grades]
+    measure: Measure
     objective: str
     held_out: bool
 
-    def __getitem__(self, part: str) -> np.ndarray:
+    def __getitem__(self, part: str) -> Grades:
         if part not in self.grades:
             raise NotFound(f"{self.objective} has no {part!r} model; it has {', '.join(self.grades)}.")
         return self.grades[part]
 
     @property
-    def personal(self) -> np.ndarray:
-        """One grade per client, for what the objective predicts with."""
+    def personal(self) -> Grades:
+        """One grade per client, for the model that the objective predicts with."""
         return self["personal"]
 
     @property
     def mean(self) -> float:
-        """The mean over clients of the personal grade; every client counts once, whatever its size."""
+        """The mean of the personal grades; every client counts once, whatever its size."""
         return float(self.personal.mean())
 
     @property
     def worst(self) -> Worst:
-        """The client whose personal grade is lowest; the first of them if there are several."""
+        """The client with the lowest personal grade; the first one if there are several."""
         return _worst(self.names, self.personal)
 
-    def quantiles(
-        self, q: Sequence[float] = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0), part: str = "personal"
-    ) -> np.ndarray:
-        """Quantiles over clients of a part's grade."""
+    def quantiles(self, q: Sequence[float] = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0), part: str = "personal") -> Grades:
+        """Compute quantiles over clients of one model's grades."""
         return np.quantile(self[part], q)
 
-    def summary(self) -> dict[str, dict[str, Any]]:
-        """For each part: mean, worst, worst_client, and the 10 %, 50 % and 90 % quantiles over clients."""
-        out: dict[str, dict[str, Any]] = {}
+    def summary(self) -> dict[str, Summary]:
+        """Give each model's mean, worst, worst_client, and the 10 %, 50 % and 90 % quantiles over clients."""
+        out: dict[str, Summary] = {}
         for part, grades in self.grades.items():
             worst = _worst(self.names, grades)
-            spread = {
-                f"{100 * q:.0f} %": float(v) for q, v in zip(QUANTILES, np.quantile(grades, QUANTILES), strict=True)
+            low, middle, high = (float(quantile) for quantile in np.quantile(grades, (0.1, 0.5, 0.9)))
+            out[part] = {
+                "mean": float(grades.mean()),
+                "worst": worst.grade,
+                "worst_client": worst.client,
+                "10 %": low,
+                "50 %": middle,
+                "90 %": high,
             }
-            out[part] = {"mean": float(grades.mean()), "worst": worst.grade, "worst_client": worst.client, **spread}
         return out
 
-    def to_pandas(self) -> Any:
-        """One row per client: its name, its number of rows, and its grades (needs pandas)."""
-        pd = require("pandas", "A data frame", "sklearn")
-        return pd.DataFrame({"client": self.names, "rows": self.rows, **self.grades})
+    def to_pandas(self) -> DataFrame:
+        """Give a DataFrame with one row per client: its name, its number of rows, and its grades (needs pandas)."""
+        return frame("Evaluation.to_pandas", {"client": self.names, "rows": self.rows, **self.grades})
 
     def __repr__(self) -> str:
         worst = self.worst
@@ -111,9 +152,9 @@ class Evaluation:
         where = "rows held out" if self.held_out else "training rows"
         title = f"{self.objective}: {self.measure} of {len(self.names)} clients on {int(self.rows.sum()):,} {where}"
         summary = self.summary()
-        columns = ["mean", "worst", "worst_client", *(f"{100 * q:.0f} %" for q in QUANTILES)]
+        columns = list(Summary.__annotations__)
         head = [["", *(c.replace("_", " ") for c in columns)]]
-        head += [[p, *(_show(values[c], self.measure) for c in columns)] for p, values in summary.items()]
+        head += [[part, *(_show(value, self.measure) for value in _values(values))] for part, values in summary.items()]
         body = [["client", "rows", *self.grades]]
         for m in range(min(len(self.names), MOST_CLIENTS)):
             figures = (_show(float(grades[m]), self.measure) for grades in self.grades.values())
@@ -123,59 +164,81 @@ class Evaluation:
         return "\n".join([title, "", *_align(head), "", *_align(body), *rest])
 
 
-def evaluate(
-    problem: Problem, result: Result | tuple[Pytree, Pytree], test_clients: Clients | None = None
-) -> Evaluation:
-    """Grade a run's models client by client, on `test_clients` or, without them, on the training rows themselves.
+def evaluate(problem: Problem, result: Run, test_clients: Clients | None = None) -> Evaluation:
+    """Grade a run's models client by client, on `test_clients`, or on the training rows if there are none.
 
-    `result` is what `solve` gave, or a pair (w, beta) of real parameters with beta's leading client axis. The test
-    clients must have the names of the training ones, in the same order. Where predicting needs the client's own
-    training rows (MAML's step), those are used.
+    `result` is what `solve` gave, or a pair (w, beta) of real parameters, where beta has a leading client axis. The
+    test clients must have the names of the training clients, in the same order, and the same features. MAML's step is
+    taken on each client's own training rows.
+
+    >>> import twofold as tw
+    >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
+    >>> train, test = tw.Clients.from_list(made.clients).split(test=0.5)
+    >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5), train)
+    >>> found = tw.evaluate(problem, problem.start, test)
+    >>> found.measure, list(found.grades)
+    ('accuracy', ['personal', 'shared', 'alone'])
     """
     w, beta = _parameters(problem, result)
     test = problem.clients if test_clients is None else test_clients
-    _same_clients(problem.clients, test)
-    kinds = (("personal", "objective"), *_alone(problem, w, beta).items())
-    found = []
+    _check_test(problem.clients, test)
+    parts = problem.objective.parts(problem.clients)
+    found: list[dict[str, jax.Array]] = []
     for stack, own in zip(problem.stacks, problem.split(beta), strict=True):
         held = test.stack(np.asarray(stack.position))
-        found.append(_grades(kinds, problem.objective, stack, w, own, tree.cast((held.x, held.y, held.count))))
+        rows = tree.cast((held.x, held.y, held.count))
+        found.append(cast(dict[str, jax.Array], _grades(parts, problem.objective, stack, w, own, *rows)))
     everyone = problem.join(tuple(found))
-    grades = {part: np.asarray(everyone[part], np.float64) for part, _ in kinds}
     return Evaluation(
         names=test.names,
         rows=np.asarray(test.counts),
-        grades=grades,
-        measure=_measure(problem.objective),
+        grades={part: np.asarray(everyone[part], np.float64) for part in ("personal", *parts)},
+        measure=problem.objective.measure(),
         objective=problem.objective.name,
         held_out=test_clients is not None,
     )
 
 
-def predict(problem: Problem, result: Result | tuple[Pytree, Pytree], client: Name, x: Pytree) -> np.ndarray:
-    """What one client's personal model says about rows x; a string is the client's name, an integer its position."""
+def predict(problem: Problem, result: Run, client: Name, x: Pytree) -> NDArray[Any]:
+    """Predict for rows x with one client's personal model; a string is the client's name, an integer its position.
+
+    >>> import numpy as np
+    >>> import twofold as tw
+    >>> clients = tw.Clients.from_list([(np.eye(2), np.ones(2)), (np.eye(2), np.zeros(2))], names=["ann", "bob"])
+    >>> problem = tw.Problem(tw.objectives.local(tw.losses.squared(l2=0.1)), clients)
+    >>> beta = np.array([[1.0, 2.0], [3.0, 4.0]])
+    >>> tw.evaluate.predict(problem, ((), beta), "bob", np.eye(2)).tolist()
+    [3.0, 4.0]
+    """
     w, beta = _parameters(problem, result)
-    problem.clients[client]  # says which clients there are if this one is not among them
+    trained = problem.clients[client]  # raises, with the names that there are, if this is not one of them
     m = problem.clients.position(client) if isinstance(client, str) else range(problem.M)[client]
+    _check_features(problem.clients, x, trained.name)
     member = problem.member(m)
-    own = jax.tree.map(lambda leaf: leaf[m], beta)
+
+    def of_client(leaf: jax.Array) -> jax.Array:
+        return leaf[m]
+
+    own = jax.tree.map(of_client, beta)
     return np.asarray(problem.objective.predict(w, own, member.rows(), member.own, tree.cast(x)))
 
 
-def _parameters(problem: Problem, result: Any) -> tuple[Pytree, Pytree]:
+def _parameters(problem: Problem, result: Run) -> tuple[Pytree, Pytree]:
     if isinstance(result, Result):
         w, beta = result.w, result.beta
-    elif isinstance(result, tuple) and len(result) == 2:
+    elif isinstance(result, tuple) and len(result) == 2:  # pyright: ignore[reportUnnecessaryIsInstance]
         w, beta = result
-    else:
-        raise KindError(f"Give one run's Result or a pair (w, beta), got {type(result).__name__}.")
-    problem._real(w, beta)  # checks the shapes
+    else:  # users may pass anything
+        raise KindError(f"Give one run's Result or a pair (w, beta), got {type(cast(object, result)).__name__}.")
+    problem.check(w, beta)
     return tree.cast(w), tree.cast(beta)
 
 
-def _same_clients(train: Clients, test: Clients) -> None:
+def _check_test(train: Clients, test: object) -> None:
+    """Raise unless the test clients are the training clients, with the same features."""
     if not isinstance(test, Clients):
         raise KindError(f"The test clients must be Clients (see Clients.split), got {type(test).__name__}.")
+    _check_features(train, test.x, test.names[0])
     if train.names == test.names:
         return
     if train.M != test.M:
@@ -187,47 +250,58 @@ def _same_clients(train: Clients, test: Clients) -> None:
     )
 
 
-def _alone(problem: Problem, w: Pytree, beta: Pytree) -> dict[str, str]:
-    """Which of w and β are models by themselves, and how they are graded: by the loss, or with the other part zero."""
-    objective = problem.objective
-    if isinstance(objective, Residual):  # two predictors whose scores add up: leave one out
-        return {} if objective.predictors is not None else {"shared": "without", "alone": "without"}
-    loss = getattr(objective, "loss", None)  # an objective of the user's own has none
-    if loss is None:
-        return {}
-    model = jax.tree.map(jnp.shape, loss.init(problem.clients))
-    one = jax.tree.map(lambda leaf: jnp.shape(leaf)[1:], beta)
-    blocks = {"shared": jax.tree.map(jnp.shape, w), "alone": one}
-    return {part: "loss" for part, shapes in blocks.items() if shapes == model}
+def _check_features(train: Clients, x: Pytree, client: Name) -> None:
+    """Raise unless rows x have the features that the problem was trained on.
+
+    A small product is written out term by term, for speed, and would silently leave out what does not fit.
+    """
+    needed, found = (_features(part) for part in (train.x, x))
+    if found != needed:
+        raise InputError(
+            f"Client {client!r} has x of {_show_features(found)}, but the problem was trained on "
+            f"{_show_features(needed)}: give rows with the same features."
+        )
+
+
+def _features(x: Pytree) -> dict[str, tuple[int, ...]]:
+    """The shape of one row of each array of x, by its place in the pytree; an array without rows has shape (-1,)."""
+    leaves = cast(list[tuple[tuple[Any, ...], Any]], jax.tree_util.tree_leaves_with_path(x))
+    return {jax.tree_util.keystr(path): np.shape(leaf)[1:] if np.ndim(leaf) else (-1,) for path, leaf in leaves}
+
+
+def _show_features(features: dict[str, tuple[int, ...]]) -> str:
+    def kind(shape: tuple[int, ...]) -> str:
+        if shape == (-1,):
+            return "a single value"
+        return f"width {shape[0]}" if len(shape) == 1 else f"rows of shape {shape}"
+
+    return (
+        ", ".join(f"{kind(shape)}{f' in {place}' if place else ''}" for place, shape in features.items()) or "no array"
+    )
 
 
 @partial(jax.jit, static_argnums=0)
 def _grades(
-    kinds: tuple[tuple[str, str], ...], objective: Objective, stack: Member, w: Pytree, beta: Pytree, rows: tuple
+    parts: tuple[Part, ...],
+    objective: Objective,
+    stack: Member,
+    w: Pytree,
+    beta: Pytree,
+    x: Pytree,
+    y: Pytree,
+    count: jax.Array,
 ) -> dict[str, jax.Array]:
-    """The mean grade of each client of a stack over its own test rows, padding left out, for every part."""
+    """The mean grade of each client of a stack over its own test rows, without padding, for every model."""
 
-    def one(member: Member, beta: Pytree, x: Pytree, y: Pytree, count: Any) -> dict[str, jax.Array]:
-        train = member.rows()
+    def of_client(member: Member, beta: Pytree, x: Pytree, y: Pytree, count: jax.Array) -> dict[str, jax.Array]:
+        train, own = member.rows(), member.own
         weight = real_weight(jax.tree.leaves(x)[0].shape[0], count)
+        rows: dict[str, jax.Array] = {"personal": objective.grade(w, beta, train, own, x, y)}
+        for part in parts:
+            rows[part] = objective.grade_part(part, w, beta, train, own, x, y)
+        return {part: jnp.vdot(weight, grades) for part, grades in rows.items()}
 
-        def values(part: str, kind: str) -> jax.Array:
-            if kind == "loss":
-                return objective.loss.grade(w if part == "shared" else beta, x, y)
-            shared = tree.zeros(w) if (kind, part) == ("without", "alone") else w
-            own = tree.zeros(beta) if (kind, part) == ("without", "shared") else beta
-            return objective.grade(shared, own, train, member.own, x, y)
-
-        return {part: jnp.vdot(weight, values(part, kind)) for part, kind in kinds}
-
-    return jax.vmap(one)(stack, beta, *rows)
-
-
-def _measure(objective: Objective) -> str:
-    link = getattr(getattr(objective, "loss", None), "link", None)
-    if link is not None:
-        return "minus squared error" if link.labels is None else "accuracy"
-    return "grade" if getattr(objective, "grader", None) is not None else "minus loss"
+    return jax.vmap(of_client)(stack, beta, x, y, count)
 
 
 # --- many objectives --------------------------------------------------------------------------------------------------
@@ -235,7 +309,19 @@ def _measure(objective: Objective) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One line of a comparison: how well everyone does with an objective, and what it cost."""
+    """One line of a comparison: how well the clients do with an objective, and what the run cost.
+
+    >>> import numpy as np
+    >>> import twofold as tw
+    >>> clients = tw.Clients.from_list([(np.eye(2), np.ones(2)), (np.eye(2), np.zeros(2))])
+    >>> loss = tw.losses.squared(l2=0.1)
+    >>> found = tw.evaluate.compare(
+    ...     loss, clients, clients, {"near": tw.objectives.mixture(loss, lam=1.0)}, rounds=2, baselines=False, record=()
+    ... )
+    >>> row = found["near"]
+    >>> row.rounds, row.status, row.equation
+    (2, 'budget', "f'(β) + (λ/2)‖w − β‖²")
+    """
 
     name: str
     evaluation: Evaluation
@@ -268,14 +354,25 @@ class Row:
         return self.result.seconds
 
     @property
-    def status(self) -> str:
-        """How the run ended: converged, budget or diverged."""
+    def status(self) -> Status:
+        """How the run ended."""
         return self.result.status
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Several objectives on the same clients, side by side."""
+    """Several objectives on the same clients, side by side; `compare` makes it.
+
+    >>> import numpy as np
+    >>> import twofold as tw
+    >>> clients = tw.Clients.from_list([(np.eye(2), np.ones(2)), (np.eye(2), np.zeros(2))])
+    >>> loss = tw.losses.squared(l2=0.1)
+    >>> found = tw.evaluate.compare(
+    ...     loss, clients, clients, {"near": tw.objectives.mixture(loss, lam=1.0)}, rounds=2, baselines=False, record=()
+    ... )
+    >>> len(found), found.measure
+    (1, 'minus squared error')
+    """
 
     rows: tuple[Row, ...]
 
@@ -292,15 +389,16 @@ class Comparison:
         return len(self.rows)
 
     @property
-    def measure(self) -> str:
-        """What the grades are: accuracy, minus squared error or minus loss."""
+    def measure(self) -> Measure:
+        """What the grades are."""
         return self.rows[0].evaluation.measure
 
-    def to_pandas(self) -> Any:
-        """One row per objective: name, mean, worst, rounds, bytes, seconds, status (needs pandas)."""
-        pd = require("pandas", "A data frame", "sklearn")
+    def to_pandas(self) -> DataFrame:
+        """Give a DataFrame with one row per objective: name, mean, worst, rounds, bytes, seconds, status (needs pandas)."""
         columns = ("name", "mean", "worst", "rounds", "bytes", "seconds", "status")
-        return pd.DataFrame({column: [getattr(row, column) for row in self.rows] for column in columns})
+        return frame(
+            "Comparison.to_pandas", {column: [getattr(row, column) for row in self.rows] for column in columns}
+        )
 
     def __str__(self) -> str:
         lines = [["", f"{self.measure}, mean", "worst client", "rounds", "bytes per client", "seconds"]]
@@ -317,7 +415,7 @@ class Comparison:
 
 
 def compare(
-    loss: Any,
+    loss: Loss,
     train: Clients,
     test: Clients,
     objectives: Mapping[str, Objective],
@@ -328,11 +426,20 @@ def compare(
     rows: Literal["bfloat16"] | None = None,
     **options: Any,
 ) -> Comparison:
-    """Train the shared model alone, each client alone and every objective given, and grade all on the test rows.
+    """Train the shared model alone, each client alone and every given objective, and grade them on the test rows.
 
     `objectives` maps a name of your choice to an objective. All are solved by the same algorithm with the same `rounds`
-    and `options`, which go to `solve` (tol, seed, every, ...). Local training sends nothing: there iterations count. `rows` is
-    how features are kept for training, as in `Problem`.
+    and `options`, which go to `solve` (tol, seed, every, ...). Local training sends nothing, so there `rounds` counts
+    iterations. `rows` is the precision in which features are kept for training, as in `Problem`.
+
+    >>> import numpy as np
+    >>> import twofold as tw
+    >>> clients = tw.Clients.from_list([(np.eye(2), np.ones(2)), (np.eye(2), np.zeros(2))])
+    >>> loss = tw.losses.squared(l2=0.1)
+    >>> near = tw.objectives.mixture(loss, lam=1.0)
+    >>> found = tw.evaluate.compare(loss, clients, clients, {"near": near}, rounds=2, baselines=False, record=())
+    >>> [(row.name, row.rounds, row.bytes) for row in found]
+    [('near', 2, 64)]
     """
     everything: dict[str, Objective] = {}
     if baselines:
@@ -342,7 +449,7 @@ def compare(
     everything |= objectives
     if not everything:
         raise InputError("There is nothing to compare: give objectives, or leave baselines=True.")
-    found = []
+    found: list[Row] = []
     for name, objective in everything.items():
         problem = Problem(objective, train, rows=rows)
         result = solve(problem, algorithm, rounds=rounds, **options)
@@ -353,19 +460,23 @@ def compare(
 # --- text -------------------------------------------------------------------------------------------------------------
 
 
-def _worst(names: tuple[Name, ...], grades: np.ndarray) -> Worst:
+def _worst(names: tuple[Name, ...], grades: Grades) -> Worst:
     m = int(np.argmin(grades))
     return Worst(names[m], float(grades[m]))
 
 
-def _show(value: Any, measure: str) -> str:
+def _values(summary: Summary) -> list[float | Name]:
+    return [cast(float | Name, value) for value in summary.values()]
+
+
+def _show(value: float | Name, measure: Measure) -> str:
     if not isinstance(value, float):
         return str(value)
     return f"{100 * value:.1f} %" if measure == "accuracy" else f"{value:.4g}"
 
 
 def _align(lines: list[list[str]]) -> list[str]:
-    """Names to the left, figures to the right."""
+    """Align names to the left and figures to the right."""
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return [
         "  ".join(
@@ -373,3 +484,31 @@ def _align(lines: list[list[str]]) -> list[str]:
         ).rstrip()
         for line in lines
     ]
+
+
+# --- tw.evaluate(...) -------------------------------------------------------------------------------------------------
+
+
+class EvaluateModule(ModuleType):
+    """The type of `tw.evaluate`: this module, which can also be called.
+
+    >>> import twofold as tw
+    >>> tw.evaluate.evaluate.__name__, callable(tw.evaluate)
+    ('evaluate', True)
+    """
+
+    # Importing a submodule binds it to its name in the package, so `tw.evaluate` is always this module. To be called, it
+    # needs a class with __call__, which it gets below. Type checkers never see that assignment; they learn the class, and
+    # what it offers, from the declaration `evaluate: EvaluateModule` in twofold/__init__.py.
+    ALONE, PARTS, SHARED = ALONE, PARTS, SHARED
+    Comparison, Evaluation, Row, Worst = Comparison, Evaluation, Row, Worst
+    compare = staticmethod(compare)
+    evaluate = staticmethod(evaluate)
+    predict = staticmethod(predict)
+
+    def __call__(self, problem: Problem, result: Run, test_clients: Clients | None = None) -> Evaluation:
+        """Grade a run's models client by client: see `evaluate`."""
+        return evaluate(problem, result, test_clients)
+
+
+sys.modules[__name__].__class__ = EvaluateModule

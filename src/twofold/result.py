@@ -1,4 +1,6 @@
 """What a run leaves behind: Result, History, Ledger; saved as safetensors and JSON."""
+# JAX and safetensors leave parts of their signatures untyped, and pandas comes without types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 
@@ -7,24 +9,45 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, overload
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from twofold.errors import InputError, NotFound
 from twofold.extras import require
 from twofold.tree import Pytree
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = ["FORMAT", "History", "Ledger", "Result", "Results", "Status", "frame"]
+
 FORMAT = 1
+"""The version of the files that `Result.save` writes."""
 MODEL, RESULT, RESULTS = "model.safetensors", "result.json", "results.json"
+
+Status: TypeAlias = Literal["converged", "budget", "diverged", "interrupted"]
+"""How a run ended."""
+_STATUSES: tuple[Status, ...] = ("converged", "budget", "diverged", "interrupted")
+_Column: TypeAlias = NDArray[Any]  # integers or floats, as the metric is
 
 
 @dataclasses.dataclass(frozen=True)
 class Ledger:
-    """What a run cost: communication per client, and single-row gradient evaluations.
+    """What a run cost: each client's communication, and how many single-row gradients it evaluated.
 
-    Every client sends and receives the same amount: it sends its message, and receives the mean of all messages.
+    Every client sends and receives the same amount: it sends its message and receives the mean of all messages.
+    `gradients_w` and `gradients_beta` have one entry per client. Ledgers of successive runs can be added.
+
+    >>> import numpy as np
+    >>> from twofold import Ledger
+    >>> one = Ledger(1, 4, 10, 10, 80, 80, gradients_w=np.array([8, 6]), gradients_beta=np.array([24, 18]))
+    >>> (one + one).rounds
+    2
+    >>> print(one)
+    1 rounds in 4 iterations; per client 80 bytes up and 80 down; 7 ∇w and 21 ∇β single-row evaluations a client
     """
 
     rounds: int
@@ -33,8 +56,8 @@ class Ledger:
     floats_down: int
     bytes_up: int
     bytes_down: int
-    gradients_w: np.ndarray
-    gradients_beta: np.ndarray
+    gradients_w: NDArray[np.integer]
+    gradients_beta: NDArray[np.integer]
 
     def __add__(self, other: Ledger) -> Ledger:
         return Ledger(*(getattr(self, f.name) + getattr(other, f.name) for f in dataclasses.fields(self)))
@@ -46,18 +69,30 @@ class Ledger:
             "single-row evaluations a client"
         )
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists."""
-        return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in dataclasses.asdict(self).items()}
+    def as_dict(self) -> dict[str, int | list[int]]:
+        """Give all entries as plain numbers and lists."""
+        entries = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in entries.items()}
 
 
-class History(Mapping[str, np.ndarray]):
-    """Columns by name, one row per record: `round`, `iteration`, `bytes`, `gradients_w`, `gradients_beta`, your metrics."""
+class History(Mapping[str, _Column]):
+    """The course of a run: columns by name, with one row per record.
 
-    def __init__(self, columns: Mapping[str, Any]) -> None:
-        self._columns = {name: np.asarray(values) for name, values in columns.items()}
+    There are always `round`, `iteration`, `bytes`, `gradients_w`, `gradients_beta` and `seconds`, and one column for
+    each metric that was recorded.
 
-    def __getitem__(self, name: str) -> np.ndarray:
+    >>> from twofold import History
+    >>> history = History({"round": [0, 1], "loss": [0.7, 0.5]})
+    >>> history["loss"][-1]
+    np.float64(0.5)
+    >>> history
+    History(2 records of round, loss)
+    """
+
+    def __init__(self, columns: Mapping[str, ArrayLike]) -> None:
+        self._columns: dict[str, _Column] = {name: np.asarray(values) for name, values in columns.items()}
+
+    def __getitem__(self, name: str) -> _Column:
         if name not in self._columns:
             raise NotFound(f"The history has no column {name!r}; it has {', '.join(self._columns)}.")
         return self._columns[name]
@@ -72,27 +107,36 @@ class History(Mapping[str, np.ndarray]):
         records = len(next(iter(self._columns.values()), ()))
         return f"History({records} records of {', '.join(self._columns)})"
 
-    def to_pandas(self) -> Any:
-        """The columns as a pandas DataFrame (needs pandas)."""
-        pd = require("pandas", "A data frame", "sklearn")
-        return pd.DataFrame(self._columns)
+    def to_pandas(self) -> DataFrame:
+        """Give the columns as a pandas DataFrame (needs pandas)."""
+        return frame("History.to_pandas", self._columns)
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """One run: real (unscaled) parameters, the course, the cost, and how it ended.
+    """One run: its real (unscaled) parameters, its course, its cost, and how it ended.
 
-    `status` is "converged" (a tolerance or target was reached), "budget" (rounds, iterations or time ran out) or
-    "diverged" (then `w` and `beta` are the last finite recorded iterate, and `message` says where and why).
+    `status` is "converged" (a tolerance or target was reached), "budget" (rounds, iterations or time ran out),
+    "diverged" (then `w` and `beta` are the last finite recorded iterate, and `message` says where and why) or
+    "interrupted" (by the user; `w` and `beta` are the last recorded iterate). `beta` has a leading client axis.
+
+    >>> import twofold as tw
+    >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
+    >>> objective = tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5)
+    >>> result = tw.solve(tw.Problem(objective, tw.Clients.from_list(made.clients)), "acd", rounds=3)
+    >>> result.status, result.ledger.rounds, result.beta.shape
+    ('budget', 3, (3, 2))
+    >>> bool(result.history["loss"][-1] < result.history["loss"][0])
+    True
     """
 
     w: Pytree
     beta: Pytree
     history: History
     ledger: Ledger
-    status: str
+    status: Status
     message: str
-    algorithm: Any
+    algorithm: Any  # the Algorithm, with theory's numbers in its fields; in a loaded result, a dict of those fields
     seed: int
     seconds: float
     notes: tuple[str, ...] = ()
@@ -108,10 +152,11 @@ class Result:
 
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        tensors, structures = {}, {}
+        tensors: dict[str, NDArray[Any]] = {}
+        structures: dict[str, _Skeleton] = {}
         for block in ("w", "beta"):
             value = getattr(self, block)
-            names = jax.tree_util.tree_map_with_path(lambda path, _, b=block: b + jax.tree_util.keystr(path), value)
+            names = _tensor_names(block, value)
             pairs = zip(jax.tree.leaves(names), jax.tree.leaves(value), strict=True)
             tensors |= {name: np.asarray(leaf, order="C") for name, leaf in pairs}
             structures[block] = _describe(names)
@@ -124,7 +169,7 @@ class Result:
             "seed": self.seed,
             "seconds": self.seconds,
             "notes": list(self.notes),
-            "algorithm": _algorithm(self.algorithm),
+            "algorithm": _settings(self.algorithm),
             "ledger": self.ledger.as_dict(),
             "history": {name: [_plain(v) for v in values.tolist()] for name, values in self.history.items()},
         }
@@ -133,7 +178,7 @@ class Result:
 
     @classmethod
     def load(cls, folder: str | Path) -> Result:
-        """Read what `save` wrote; the algorithm comes back as a dict of its settings."""
+        """Read what `save` wrote. The algorithm comes back as a dict of its fields."""
         from safetensors.numpy import load_file
 
         folder = Path(folder)
@@ -141,8 +186,10 @@ class Result:
         if document.get("format") != FORMAT:
             raise InputError(f"{folder / RESULT} has format {document.get('format')!r}; this version reads {FORMAT}.")
         tensors = load_file(folder / MODEL)
-        ledger: dict[str, Any] = {k: np.asarray(v) if isinstance(v, list) else v for k, v in document["ledger"].items()}
-        history = {k: np.array([np.nan if v is None else v for v in vs]) for k, vs in document["history"].items()}
+        costs: dict[str, int | list[int]] = document["ledger"]
+        ledger: dict[str, Any] = {name: np.asarray(v) if isinstance(v, list) else v for name, v in costs.items()}
+        stored: dict[str, list[float | None]] = document["history"]
+        history = {name: np.array([np.nan if v is None else v for v in values]) for name, values in stored.items()}
         return cls(
             w=_rebuild(document["structure"]["w"], tensors),
             beta=_rebuild(document["structure"]["beta"], tensors),
@@ -155,25 +202,38 @@ class Result:
 
 
 class Results(Sequence[Result]):
-    """The runs of several seeds."""
+    """The runs of several seeds, in the order of the seeds.
+
+    >>> import twofold as tw
+    >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
+    >>> objective = tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5)
+    >>> problem = tw.Problem(objective, tw.Clients.from_list(made.clients))
+    >>> results = tw.Results([tw.solve(problem, "acd", rounds=3, seed=seed) for seed in (0, 1)])
+    >>> results
+    Results(2 seeds: 2 budget)
+    >>> results.column("loss").shape
+    (2, 4)
+    """
 
     def __init__(self, runs: Sequence[Result]) -> None:
         self.runs = tuple(runs)
 
-    def __getitem__(self, i: Any) -> Any:
+    @overload
+    def __getitem__(self, i: int) -> Result: ...
+    @overload
+    def __getitem__(self, i: slice) -> Results: ...
+    def __getitem__(self, i: int | slice) -> Result | Results:
         return Results(self.runs[i]) if isinstance(i, slice) else self.runs[i]
 
     def __len__(self) -> int:
         return len(self.runs)
 
     def __repr__(self) -> str:
-        ends = {
-            status: sum(run.status == status for run in self.runs) for status in ("converged", "budget", "diverged")
-        }
+        ends = {status: sum(run.status == status for run in self.runs) for status in _STATUSES}
         return f"Results({len(self)} seeds: {', '.join(f'{n} {status}' for status, n in ends.items() if n)})"
 
-    def column(self, name: str) -> np.ndarray:
-        """One column of every seed's history: (seeds, records). Seeds that stopped early are padded with NaN."""
+    def column(self, name: str) -> NDArray[np.float64]:
+        """Give one column of every seed's history: (seeds, records). Seeds that stopped early are padded with NaN."""
         columns = [np.asarray(run.history[name], float) for run in self.runs]
         out = np.full((len(columns), max(map(len, columns))), np.nan)
         for row, values in zip(out, columns, strict=True):
@@ -219,10 +279,12 @@ class Results(Sequence[Result]):
             raise InputError(f"{path} has format {document.get('format')!r}; this version reads {FORMAT}.")
         return cls([Result.load(_seed_folder(Path(folder), seed)) for seed in document["seeds"]])
 
-    def to_pandas(self) -> Any:
-        """All histories below each other, with a column `seed` (needs pandas)."""
-        pd = require("pandas", "A data frame", "sklearn")
-        return pd.concat([run.history.to_pandas().assign(seed=run.seed) for run in self.runs], ignore_index=True)
+    def to_pandas(self) -> DataFrame:
+        """Give all histories below each other in one DataFrame, with a column `seed` (needs pandas)."""
+        names = list(dict.fromkeys(name for run in self.runs for name in run.history))
+        columns = {name: np.concatenate([_of_length(run, name) for run in self.runs]) for name in names}
+        seeds = np.repeat([run.seed for run in self.runs], [_records(run) for run in self.runs])
+        return frame("Results.to_pandas", {**columns, "seed": seeds})
 
 
 def delete_other_seeds(folder: Path, seeds: Collection[int]) -> None:
@@ -240,37 +302,75 @@ def _seed_folder(folder: Path, seed: int) -> Path:
     return folder / f"seed-{seed}"
 
 
-def _plain(value: Any) -> Any:
+def frame(what: str, columns: Mapping[str, Sequence[object] | NDArray[Any]]) -> DataFrame:
+    """Make a pandas DataFrame; without pandas, say what to install.
+
+    >>> from twofold.result import frame
+    >>> list(frame("this example", {"client": ["ann", "bob"], "rows": [3, 4]}).columns)
+    ['client', 'rows']
+    """
+    return require("pandas", what, "sklearn").DataFrame(dict(columns))
+
+
+def _records(run: Result) -> int:
+    return len(next(iter(run.history.values()), ()))
+
+
+def _of_length(run: Result, name: str) -> _Column:
+    """One column of a run's history; NaN where this run has no such column."""
+    return run.history[name] if name in run.history else np.full(_records(run), np.nan)
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+_Skeleton: TypeAlias = Any  # JSON: a tensor's name, None, or {"dict" | "list" | "tuple": [...]}
+
+
+def _plain(value: float) -> float | None:
+    """A number as JSON can hold it: there is no NaN and no infinity."""
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
-def _algorithm(algorithm: Any) -> dict[str, Any]:
+def _settings(algorithm: Any) -> dict[str, Any]:
+    """An algorithm's name and fields, as JSON can hold them."""
     if isinstance(algorithm, dict):
-        return algorithm
-    fields = {f.name: getattr(algorithm, f.name) for f in dataclasses.fields(algorithm)}
-    return {"name": algorithm.name} | {
-        k: v if isinstance(v, (str, bool, int, type(None))) else float(v) if not callable(v) else repr(v)
-        for k, v in fields.items()
-    }
+        return cast(dict[str, Any], algorithm)
+    values = {field.name: getattr(algorithm, field.name) for field in dataclasses.fields(algorithm)}
+
+    def plain(value: Any) -> str | bool | int | float | None:
+        if isinstance(value, (str, bool, int, type(None))):
+            return value
+        return repr(value) if callable(value) else float(value)
+
+    return {"name": algorithm.name} | {name: plain(value) for name, value in values.items()}
 
 
-def _describe(names: Pytree) -> Any:
+def _tensor_names(block: str, value: Pytree) -> Pytree:
+    """A pytree like `value` that holds the names of its tensors in the file."""
+
+    def name(path: tuple[Any, ...], _: object) -> str:
+        return block + jax.tree_util.keystr(path)
+
+    return jax.tree_util.tree_map_with_path(name, value)
+
+
+def _describe(names: Pytree) -> _Skeleton:
     """A JSON skeleton of a pytree whose leaves are the tensors' names; None stays None."""
     if names is None or isinstance(names, str):
         return names
     if isinstance(names, Mapping):
-        return {
-            "dict": [[key, _describe(value)] for key, value in names.items()]
-        }  # pairs: JSON's keys are only strings
+        # Pairs, because JSON's keys can only be strings.
+        return {"dict": [[key, _describe(value)] for key, value in cast(Mapping[Any, Pytree], names).items()]}
     if isinstance(names, (list, tuple)):
-        return {"list" if isinstance(names, list) else "tuple": [_describe(value) for value in names]}
+        kind = "list" if isinstance(names, list) else "tuple"
+        return {kind: [_describe(value) for value in cast(Sequence[Pytree], names)]}
     return {"tuple": jax.tree.leaves(names)}  # another kind of node (a module of some library): its leaves, in order
 
 
-def _rebuild(skeleton: Any, tensors: Mapping[str, np.ndarray]) -> Pytree:
+def _rebuild(skeleton: _Skeleton, tensors: Mapping[str, NDArray[Any]]) -> Pytree:
     if not isinstance(skeleton, dict):
         return None if skeleton is None else tensors[skeleton]
-    ((kind, inside),) = skeleton.items()
+    ((kind, inside),) = cast(dict[str, list[Any]], skeleton).items()
     if kind == "dict":
         return {key: _rebuild(value, tensors) for key, value in inside}
-    return (list if kind == "list" else tuple)(_rebuild(v, tensors) for v in inside)
+    return (list if kind == "list" else tuple)(_rebuild(value, tensors) for value in inside)

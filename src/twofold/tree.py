@@ -1,36 +1,74 @@
-"""Small arithmetic on pytrees, and the one way in which our dataclasses become pytrees."""
+"""Arithmetic on pytrees, and `record`: the one way in which our dataclasses become pytrees."""
+# JAX leaves parts of jax.numpy's signatures (`device=`) untyped.
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, TypeVar, dataclass_transform
+from collections.abc import Sequence
+from typing import Any, TypeAlias, TypeVar, dataclass_transform, overload
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
 
-Pytree = Any
+__all__ = [
+    "Pytree", "Scalar", "arrays", "cast", "combine", "record", "scale", "select", "size", "squared_norm", "static",
+    "subtract", "unscale", "zeros",
+]  # fmt: skip
+
+Pytree: TypeAlias = Any
+"""Arrays in any nesting of dicts, tuples and lists. JAX has no narrower type for it either."""
+Scalar: TypeAlias = float | jax.Array
+"""A number, or the traced scalar that stands for it in a compiled program."""
+
 T = TypeVar("T")
+_Children: TypeAlias = tuple[Pytree, ...]
+_Program: TypeAlias = tuple[tuple[int, Any], ...]  # the place and the value of each field that is not data
 
 
+@overload
+def static() -> Any: ...
+@overload
+def static(default: T) -> T: ...
 def static(default: Any = dataclasses.MISSING) -> Any:
-    """A dataclass field that is part of the program (a size, a name), not of the numbers it works on."""
+    """Declare a field of a `record` as part of the program (a size, a name) and not of the numbers it works on.
+
+    >>> import jax
+    >>> from twofold.tree import record, static
+    >>> @record
+    ... class Step:
+    ...     size: float
+    ...     batch: int = static(default=1)
+    >>> jax.tree.leaves(Step(0.5))
+    [0.5]
+    """
     return dataclasses.field(default=default, metadata={"static": True})
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static))
 def record(cls: type[T]) -> type[T]:
-    """Make a frozen dataclass whose numbers are pytree leaves and whose `static` fields and functions are not.
+    """Turn a class into a frozen dataclass that is also a pytree.
 
-    Numbers are traced, so another λ or step size never recompiles; functions and sizes are compared by value.
+    Numbers become leaves. They are traced, so another λ or step size never recompiles. `static` fields and functions
+    belong to the program and are compared by value.
+
+    >>> import jax
+    >>> from twofold.tree import record
+    >>> @record
+    ... class Penalty:
+    ...     lam: float
+    >>> jax.tree.map(lambda number: 2 * number, Penalty(lam=0.5))
+    Penalty(lam=1.0)
     """
     cls = dataclasses.dataclass(frozen=True)(cls)
-    names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
-    fixed = {field.name for field in dataclasses.fields(cls) if field.metadata.get("static")}  # type: ignore[arg-type]
+    fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]  (the line above made it a dataclass)
+    names = [field.name for field in fields]
+    fixed = {field.name for field in fields if field.metadata.get("static")}
 
-    def flatten(node: Any) -> tuple[tuple, tuple]:
+    def flatten(node: T) -> tuple[_Children, _Program]:
         values = [getattr(node, name) for name in names]
-        # An instance of another record is callable-free data; a bare function (a schedule, a loss) is program.
+        # A callable record (an objective, say) is data all the same. A bare function (a schedule, a loss) is program.
         is_data = [
             name not in fixed and (is_record(value) or not callable(value))
             for name, value in zip(names, values, strict=True)
@@ -39,9 +77,9 @@ def record(cls: type[T]) -> type[T]:
         program = tuple((i, value) for i, (value, data) in enumerate(zip(values, is_data, strict=True)) if not data)
         return children, program
 
-    def unflatten(program: tuple, children: tuple) -> Any:
+    def unflatten(program: _Program, children: Sequence[Pytree]) -> T:
         values = list(children)
-        for i, value in program:  # ascending, so each insertion lands at its own place
+        for i, value in program:  # ascending, so each insertion lands in its own place
             values.insert(i, value)
         node = object.__new__(cls)
         for name, value in zip(names, values, strict=True):
@@ -57,69 +95,142 @@ _RECORDS: set[type] = set()
 
 
 def is_record(value: object) -> bool:
-    """Whether a value is an instance of a class made by `record`."""
+    """Say whether a value is an instance of a class made by `record`.
+
+    >>> is_record(0.5)
+    False
+    """
     return type(value) in _RECORDS
 
 
-def combine(*terms: tuple[Any, Pytree]) -> Pytree:
-    """The linear combination Σ aᵢ·xᵢ of pytrees of one structure."""
-    coefficients = [a for a, _ in terms]
-    return jax.tree.map(
-        lambda *leaves: sum((a * leaf for a, leaf in zip(coefficients[1:], leaves[1:], strict=True)),
-                            coefficients[0] * leaves[0]),
-        *[x for _, x in terms],
-    )  # fmt: skip
+def combine(*terms: tuple[Scalar, Pytree]) -> Pytree:
+    """Compute the linear combination Σ aᵢ·xᵢ of pytrees with the same structure.
+
+    >>> import jax.numpy as jnp
+    >>> from twofold import tree
+    >>> tree.combine((1.0, {"a": jnp.ones(2)}), (-0.5, {"a": jnp.ones(2)}))["a"].tolist()
+    [0.5, 0.5]
+    """
+    (first, *others), trees = [a for a, _ in terms], [x for _, x in terms]
+
+    def add_up(leaf: jax.Array, *leaves: jax.Array) -> Scalar:
+        return sum((a * other for a, other in zip(others, leaves, strict=True)), first * leaf)
+
+    return jax.tree.map(add_up, *trees)
 
 
 def subtract(x: Pytree, y: Pytree) -> Pytree:
-    """x − y, leaf by leaf."""
+    """Compute x − y, leaf by leaf.
+
+    >>> import jax.numpy as jnp
+    >>> from twofold import tree
+    >>> [leaf.tolist() for leaf in tree.subtract((jnp.ones(2), jnp.ones(())), (jnp.ones(2), jnp.zeros(())))]
+    [[0.0, 0.0], 1.0]
+    """
     return jax.tree.map(jnp.subtract, x, y)
 
 
-def scale(a: Any, x: Pytree) -> Pytree:
-    """a·x, leaf by leaf; x itself where a is None."""
-    return x if a is None else jax.tree.map(lambda leaf: a * leaf, x)
+def scale(a: Scalar | None, x: Pytree) -> Pytree:
+    """Compute a·x, leaf by leaf, or give x itself where a is None.
+
+    >>> import jax.numpy as jnp
+    >>> from twofold import tree
+    >>> tree.scale(3.0, jnp.ones(2)).tolist()
+    [3.0, 3.0]
+    """
+    return x if a is None else combine((a, x))
 
 
-def unscale(a: Any, x: Pytree) -> Pytree:
-    """x/a, leaf by leaf; x itself where a is None."""
+def unscale(a: Scalar | None, x: Pytree) -> Pytree:
+    """Compute x/a, leaf by leaf, or give x itself where a is None.
+
+    >>> import jax.numpy as jnp
+    >>> from twofold import tree
+    >>> tree.unscale(4.0, jnp.ones(2)).tolist()
+    [0.25, 0.25]
+    """
     return x if a is None else scale(1 / a, x)
 
 
 def zeros(x: Pytree) -> Pytree:
-    """Zeros of the shape of x."""
-    return jax.tree.map(jnp.zeros_like, x)
+    """Make zeros of the shapes of x.
+
+    >>> import jax.numpy as jnp
+    >>> from twofold import tree
+    >>> tree.zeros({"bias": jnp.ones(2)})["bias"].tolist()
+    [0.0, 0.0]
+    """
+
+    def zero(leaf: ArrayLike) -> jax.Array:
+        return jnp.zeros_like(leaf)
+
+    return jax.tree.map(zero, x)
 
 
-def select(condition: Any, x: Pytree, y: Pytree) -> Pytree:
-    """x where the scalar condition holds, else y."""
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), x, y)
+def select(condition: ArrayLike, x: Pytree, y: Pytree) -> Pytree:
+    """Give x where the scalar condition holds, and y otherwise. Both are computed.
+
+    >>> import jax.numpy as jnp
+    >>> from twofold import tree
+    >>> tree.select(False, jnp.ones(2), jnp.zeros(2)).tolist()
+    [0.0, 0.0]
+    """
+
+    def choose(a: jax.Array, b: jax.Array) -> jax.Array:
+        return jnp.where(condition, a, b)
+
+    return jax.tree.map(choose, x, y)
 
 
 def squared_norm(x: Pytree) -> jax.Array:
-    """‖x‖², summed over all leaves."""
+    """Compute ‖x‖², summed over all leaves.
+
+    >>> import jax.numpy as jnp
+    >>> from twofold import tree
+    >>> float(tree.squared_norm((jnp.ones(2), 2 * jnp.ones(3))))
+    14.0
+    """
     return sum((jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(x)), jnp.zeros(()))
 
 
 def size(x: Pytree) -> int:
-    """The number of scalars in x."""
-    return sum(int(jnp.size(leaf)) if not hasattr(leaf, "size") else int(leaf.size) for leaf in jax.tree.leaves(x))
+    """Count the scalars in x.
+
+    >>> import numpy as np
+    >>> from twofold import tree
+    >>> tree.size((np.ones((2, 3)), 1.0))
+    7
+    """
+    return sum(int(leaf.size) if hasattr(leaf, "size") else jnp.size(leaf) for leaf in jax.tree.leaves(x))
 
 
 def arrays(x: Pytree) -> Pytree:
-    """x as JAX arrays, each leaf in the precision that it has."""
-    return jax.tree.map(jnp.asarray, x)
+    """Convert every leaf to a JAX array, in the precision that it has.
 
+    >>> import numpy as np
+    >>> from twofold import tree
+    >>> tree.arrays(np.ones(2, np.float32)).dtype
+    dtype('float32')
+    """
 
-def cast(x: Pytree, dtype: Any = None) -> Pytree:
-    """x as JAX arrays; floating leaves in `dtype` (default: JAX's own default float)."""
-    target = jnp.result_type(float) if dtype is None else dtype
-
-    def convert(leaf: Any) -> jax.Array:
-        array = jnp.asarray(leaf)
-        return array.astype(target) if jnp.issubdtype(array.dtype, jnp.floating) else array
+    def convert(leaf: ArrayLike) -> jax.Array:
+        return jnp.asarray(leaf)
 
     return jax.tree.map(convert, x)
 
 
-Function = Callable[..., Any]
+def cast(x: Pytree, dtype: DTypeLike | None = None) -> Pytree:
+    """Convert every leaf to a JAX array, floating ones to `dtype` (by default JAX's own default float).
+
+    >>> import numpy as np
+    >>> from twofold import tree
+    >>> [str(leaf.dtype) for leaf in tree.cast((np.ones(2), np.arange(2, dtype=np.int32)), "float32")]
+    ['float32', 'int32']
+    """
+    target = jnp.result_type(float) if dtype is None else dtype
+
+    def convert(leaf: ArrayLike) -> jax.Array:
+        array = jnp.asarray(leaf)
+        return array.astype(target) if jnp.issubdtype(array.dtype, jnp.floating) else array
+
+    return jax.tree.map(convert, x)

@@ -13,7 +13,9 @@ import twofold as tw
 from problems import PROBLEMS, clients, problem
 from twofold import engines, randomness
 from twofold.algorithms import ASCD, ASVRCD, Hybrid
+from twofold.algorithms.hybrid import Plan
 from twofold.engines import messages
+from twofold.problem import Oracle
 from twofold.solver import complete
 
 ONE_STAGE = [(objective, loss) for objective, loss in PROBLEMS if loss == "logistic" and not objective.endswith("_inf")]
@@ -104,3 +106,25 @@ def test_warm_started_at_the_optimum_it_does_not_stay_with_noise():
     ]
     hybrid, ascd = (run.history["loss"][-1] - optimum.value for run in runs)
     assert hybrid < 0.3 * ascd
+
+
+def test_a_check_measures_the_whole_gradient():
+    """‖∇_wF‖² + Σ p_m norm2_m is ‖∇F‖² in the scaled space, whatever the clients' weights."""
+    whole = tw.Problem(problem("mixture", "logistic").objective, clients("logistic", weights="rows"))
+    method, _ = complete(whole, "hybrid")
+    rng = np.random.default_rng(0)
+    w, beta = (rng.normal(size=leaf.shape) for leaf in whole.start)
+    key, plan = randomness.of(randomness.root(0), 0), Plan(*map(jnp.asarray, (False, True, True)))
+
+    @jax.jit
+    @jax.vmap
+    def message(member: Any, beta: jax.Array) -> Any:
+        oracle, scaled = Oracle(whole.objective, whole.scale, member), jnp.asarray(w) / whole.scale
+        start = method.init(scaled), method.init_private(scaled, beta, oracle)
+        return method.client(plan, *start, oracle, key)[1]
+
+    (stack,) = whole.stacks
+    sent, weights = message(stack, beta), whole.clients.weights
+    assert len(set(weights)) > 1
+    found = np.sum((weights @ np.asarray(sent.full)) ** 2) + weights @ np.asarray(sent.norm2)
+    assert found == pytest.approx(float(whole.gradient_norm_squared(w, beta)), rel=1e-10)

@@ -143,7 +143,9 @@ def test_constants_bound_the_hessian():
 
 
 def test_it_needs_a_score():
-    with pytest.raises(TypeError, match=r"residual needs a loss with a score: losses.logistic, softmax or squared"):
+    with pytest.raises(
+        TypeError, match=r"residual needs a loss with a score \(losses.logistic, softmax or squared\), got Custom"
+    ):
         tw.objectives.residual(tw.losses.custom(lambda p, x, y: 0.0, np.zeros(1)))
 
 
@@ -160,3 +162,11 @@ def test_labels_are_checked_with_predictors_too():
     objective = tw.objectives.residual(tw.losses.logistic(), "public", "own", predictors=predictors, start=begin)
     with pytest.raises(tw.ClientError, match="client 0: y at row 1 is 5, but a label must be"):
         tw.Problem(objective, clients)
+
+
+@pytest.mark.parametrize("scale, expected", [(0.1, 0.01), (0.9, 0.5)])
+def test_strong_convexity_is_the_ridge_times_the_smaller_of_both_scales(scale, expected):
+    """μ = l2·min(s², min p_m): s² and not s, which agree with the usual s = M^(-1/2) only in the minimum."""
+    clients = tw.Clients.from_list([(np.eye(2), np.ones(2)), (np.eye(2), np.zeros(2))])
+    found = tw.objectives.residual(tw.losses.squared(l2=2.0)).constants(clients, scale)
+    assert found.mu == pytest.approx(2.0 * expected, rel=1e-12)

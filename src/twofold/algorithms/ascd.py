@@ -2,35 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from twofold import randomness, tree
 from twofold.algorithms.acd import Pair
-from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Open, Setting, fill, size_of_batch
+from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
+from twofold.algorithms.fields import known
 from twofold.algorithms.scd import Message, Plan
 from twofold.control import branch
 from twofold.randomness import Key
 from twofold.theory import stepsizes
 from twofold.tree import Pytree, record, static
 
+__all__ = ["ASCD"]
+
 
 @record
 class ASCD(Algorithm):
     """x = θz + (1−θ)y; the drawn block steps y = x − (η/p)g, z = νz + (1−ν)x + (γ/η)(y⁺ − x); the other keeps y and z.
 
-    The listing's w_v and β_v are carried but never used, so they are left out here, and with them ρ.
+    The listing carries w_v and β_v along but never uses them, so they are left out here.
+
+    >>> import twofold as tw
+    >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
+    >>> objective = tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5)
+    >>> problem = tw.Problem(objective, tw.Clients.from_list(made.clients))
+    >>> result = tw.solve(problem, tw.algorithms.ASCD(), rounds=3, record=())
+    >>> round(result.algorithm.theta, 3), result.ledger.rounds
+    (0.8, 3)
     """
 
-    eta: Open = None
-    theta: Open = None
-    nu: Open = None
-    gamma: Open = None
-    p_w: Open = None
-    rho: Open = None  # only enters through γ and ν, which theory derives with it
+    eta: float | None = None
+    """η, the step of y."""
+    theta: float | None = None
+    """θ, the weight of z in x."""
+    nu: float | None = None
+    """ν, how much of itself z keeps in a step."""
+    gamma: float | None = None
+    """γ, the step of z."""
+    p_w: float | None = None
+    """The probability that an iteration moves w."""
+    rho: float | None = None
+    """ρ of ASVRCD. No step uses it; theory derives γ and ν with it."""
     batch: int | None = static(default=1)
+    """Rows in one sampled gradient; None takes all rows."""
     name = "ascd"
 
     def complete(self, setting: Setting) -> tuple[ASCD, str | None]:
@@ -46,40 +63,45 @@ class ASCD(Algorithm):
         """y = z = β0."""
         return Pair(beta0, beta0)
 
-    def plan(self, stream: jax.Array, k: Any) -> Plan:
+    def plan(self, stream: jax.Array, k: int | jax.Array) -> Plan:
         """The block's coin."""
-        return Plan(randomness.coin(randomness.of(stream, k), self.p_w))
+        (p_w,) = known(self.p_w)
+        return Plan(randomness.coin(randomness.of(stream, k), p_w))
 
     def client(self, plan: Plan, shared: Pair, private: Pair, oracle: GradientOracle, key: Key) -> tuple[Pair, Message]:
         """A sampled gradient at x in the drawn block."""
+        (p_w,) = known(self.p_w)
         x_w, x = self._mix(shared), self._mix(private)
         sample = oracle.sample(key, self.batch)
         gradient = branch(plan.w, lambda: oracle.gradient_w(x_w, x, sample), lambda: tree.zeros(x_w))
         moved = branch(
             plan.w,
             lambda: private,
-            lambda: self._step(private, x, oracle.gradient_beta(x_w, x, sample), 1 - self.p_w),
+            lambda: self._step(private, x, oracle.gradient_beta(x_w, x, sample), 1 - p_w),
         )
         return moved, Message(gradient)
 
     def server(self, plan: Plan, shared: Pair, mean: Message) -> Pair:
-        """w moves only when its coin fell."""
-        return tree.select(plan.w, self._step(shared, self._mix(shared), mean.gradient, self.p_w), shared)
+        """w moves only if it was drawn."""
+        (p_w,) = known(self.p_w)
+        return tree.select(plan.w, self._step(shared, self._mix(shared), mean.gradient, p_w), shared)
 
     def _mix(self, pair: Pair) -> Pytree:
-        return tree.combine((self.theta, pair.z), (1 - self.theta, pair.y))
+        (theta,) = known(self.theta)
+        return tree.combine((theta, pair.z), (1 - theta, pair.y))
 
-    def _step(self, pair: Pair, x: Pytree, gradient: Pytree, probability: Any) -> Pair:
-        y = tree.combine((1.0, x), (-self.eta / probability, gradient))
+    def _step(self, pair: Pair, x: Pytree, gradient: Pytree, probability: float) -> Pair:
+        eta, nu, gamma = known(self.eta, self.nu, self.gamma)
+        y = tree.combine((1.0, x), (-eta / probability, gradient))
         # (γ/η)(y⁺ − x) = −(γ/p)g, written without the cancellation.
-        z = tree.combine((self.nu, pair.z), (1 - self.nu, x), (-self.gamma / probability, gradient))
+        z = tree.combine((nu, pair.z), (1 - nu, x), (-gamma / probability, gradient))
         return Pair(y, z)
 
     def sends(self, plan: Plan) -> Message:
         """Only a w-iteration sends."""
         return Message(plan.w)
 
-    def evaluations(self, plan: Plan, rows: Any) -> Evaluations:
+    def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
         """One batch in the drawn block."""
         each = size_of_batch(self.batch, rows)
         return Evaluations(jnp.where(plan.w, each, 0), jnp.where(plan.w, 0, each))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
+from jax.typing import ArrayLike
 
 from twofold import tree
-from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Open, Setting, fill
+from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill
+from twofold.algorithms.fields import known
 from twofold.algorithms.svrcd import Message, Plan, coins, counts, estimate, message
 from twofold.control import branch
 from twofold.randomness import Key
 from twofold.theory import stepsizes
 from twofold.tree import Pytree, record, static
+
+__all__ = ["ASVRCD", "Triple"]
 
 
 class Triple(NamedTuple):
@@ -29,18 +33,35 @@ class ASVRCD(Algorithm):
     """x = θ₁z + θ₂v + (1−θ₁−θ₂)y; y⁺ = x − ηg; z⁺ = νz + (1−ν)x + (γ/η)(y⁺ − x); v⁺ = y with probability ρ.
 
     g is (∇f̂(x) − ∇f̂(v))/p + ∇F(v) in the drawn block and ∇F(v) in the other. The new reference point is the *old* y, so
-    everything that has to be sent in an iteration is known at its start: one message with two optional parts.
+    everything that an iteration sends is known at its start: one message with two optional parts.
+
+    >>> import twofold as tw
+    >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
+    >>> objective = tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5)
+    >>> problem = tw.Problem(objective, tw.Clients.from_list(made.clients))
+    >>> result = tw.solve(problem, tw.algorithms.ASVRCD(), rounds=3, record=())
+    >>> round(result.algorithm.theta2, 3), result.ledger.rounds
+    (0.5, 3)
     """
 
-    eta: Open = None
-    theta1: Open = None
-    theta2: Open = None
-    gamma: Open = None
-    nu: Open = None
-    rho: Open = None
-    p_w: Open = None
+    eta: float | None = None
+    """η, the step of y."""
+    theta1: float | None = None
+    """θ₁, the weight of z in x."""
+    theta2: float | None = None
+    """θ₂, the weight of v in x."""
+    gamma: float | None = None
+    """γ, the step of z."""
+    nu: float | None = None
+    """ν, how much of itself z keeps in a step."""
+    rho: float | None = None
+    """ρ, the probability that the reference point moves, which costs a full gradient."""
+    p_w: float | None = None
+    """The probability that an iteration's sample is for w."""
     batch: int | None = static(default=1)
+    """Rows in one sampled gradient; None takes all rows."""
     optimal: Literal["w", "beta"] = static(default="w")
+    """The block whose number of gradients theory's ρ makes optimal."""
     name = "asvrcd"
 
     def complete(self, setting: Setting) -> tuple[ASVRCD, str | None]:
@@ -57,44 +78,48 @@ class ASVRCD(Algorithm):
         """y = z = v = β0."""
         return Triple(beta0, beta0, beta0, tree.zeros(beta0))
 
-    def plan(self, stream: jax.Array, k: Any) -> Plan:
+    def plan(self, stream: jax.Array, k: int | jax.Array) -> Plan:
         """The w-coin and the ρ-coin."""
-        return coins(stream, k, self.p_w, self.rho)
+        p_w, rho = known(self.p_w, self.rho)
+        return coins(stream, k, p_w, rho)
 
     def client(
         self, plan: Plan, shared: Triple, private: Triple, oracle: GradientOracle, key: Key
     ) -> tuple[Triple, Message]:
         """The message, this client's own step, and its own reference point."""
+        (p_w,) = known(self.p_w)
         x, now = (self._mix(shared), self._mix(private)), (shared.y, private.y)
         sent, own = message(plan, x, (shared.v, private.v), now, oracle, oracle.sample(key, self.batch))
-        y, z = self._step(private, x[1], estimate(~plan.w, own, private.full, 1 - self.p_w))
+        y, z = self._step(private, x[1], estimate(~plan.w, own, private.full, 1 - p_w))
         v, full = branch(
             plan.refresh, lambda: (private.y, oracle.gradient_beta(*now)), lambda: (private.v, private.full)
         )
         return Triple(y, z, v, full), sent
 
     def server(self, plan: Plan, shared: Triple, mean: Message) -> Triple:
-        """The same step on w; on a silent iteration it uses nothing of the message."""
-        gradient = estimate(plan.w, mean.difference, shared.full, self.p_w)
+        """The same step on w. An iteration in which nothing was sent needs nothing of the message."""
+        (p_w,) = known(self.p_w)
+        gradient = estimate(plan.w, mean.difference, shared.full, p_w)
         y, z = self._step(shared, self._mix(shared), gradient)
         v, full = tree.select(plan.refresh, (shared.y, mean.full), (shared.v, shared.full))
         return Triple(y, z, v, full)
 
     def _mix(self, s: Triple) -> Pytree:
-        rest = 1 - self.theta1 - self.theta2
-        return tree.combine((self.theta1, s.z), (self.theta2, s.v), (rest, s.y))
+        theta1, theta2 = known(self.theta1, self.theta2)
+        return tree.combine((theta1, s.z), (theta2, s.v), (1 - theta1 - theta2, s.y))
 
     def _step(self, s: Triple, x: Pytree, gradient: Pytree) -> tuple[Pytree, Pytree]:
-        y = tree.combine((1.0, x), (-self.eta, gradient))
+        eta, nu, gamma = known(self.eta, self.nu, self.gamma)
+        y = tree.combine((1.0, x), (-eta, gradient))
         # (γ/η)(y⁺ − x) = −γg, written without the cancellation.
-        z = tree.combine((self.nu, s.z), (1 - self.nu, x), (-self.gamma, gradient))
+        z = tree.combine((nu, s.z), (1 - nu, x), (-gamma, gradient))
         return y, z
 
     def sends(self, plan: Plan) -> Message:
         """The difference with the w-coin, the full gradient with the ρ-coin."""
         return Message(plan.w, plan.refresh)
 
-    def evaluations(self, plan: Plan, rows: Any) -> Evaluations:
+    def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
         """Two batches in the drawn block, and all rows of both blocks on a refresh."""
         return counts(plan, self.batch, rows)
 

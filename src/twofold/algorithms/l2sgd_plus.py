@@ -1,19 +1,25 @@
 """L2SGD+: loopless local SGD with variance reduction for the mixture (Hanzely & Richtárik 2020, Algorithm 2)."""
+# JAX leaves parts of jax.numpy's signatures (`device=`) untyped.
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from twofold import randomness, tree
-from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Open, Setting, fill, size_of_batch
+from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
+from twofold.algorithms.fields import known
 from twofold.algorithms.scd import Plan
 from twofold.control import branch
 from twofold.randomness import Key
 from twofold.theory import stepsizes
 from twofold.tree import Pytree, record, static
+
+__all__ = ["L2SGDPlus", "Message", "Private"]
 
 
 class Private(NamedTuple):
@@ -38,20 +44,33 @@ class L2SGDPlus(Algorithm):
     local: β −= p_m η [ (∇f'_j(β) − J_j)/(1−p) + mean J + Ψ ], then J_j = ∇f'_j(β);
     mean:  β −= p_m η [ λ(β − mean β)/p − (1/p − 1)Ψ + mean J ], then Ψ = λ(β − mean β).
     It solves the mixture only, and **its message is the personal model β_m**. It keeps one gradient per row.
+
+    >>> import twofold as tw
+    >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
+    >>> objective = tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5)
+    >>> problem = tw.Problem(objective, tw.Clients.from_list(made.clients))
+    >>> result = tw.solve(problem, tw.algorithms.L2SGDPlus(), rounds=3, record=())
+    >>> result.algorithm.lam, result.ledger.rounds
+    (0.5, 3)
     """
 
-    eta: Open = None
-    p_w: Open = None
-    lam: Open = None
+    eta: float | None = None
+    """η, the step size."""
+    p_w: float | None = None
+    """p, the probability of an averaging step."""
+    lam: float | None = None
+    """λ, the strength of the mixture's penalty."""
     batch: int | None = static(default=1)
+    """Rows in one sampled gradient; None takes all rows."""
     name = "l2sgd_plus"
     needs = "mixture"
 
     def complete(self, setting: Setting) -> tuple[L2SGDPlus, str | None]:
         """p = p_w and a step for SAGA-type estimators."""
-        penalty = setting.lam * setting.max_weight
+        (lam,) = known(setting.lam)
+        penalty = lam * setting.max_weight
         values = stepsizes.l2sgd_plus(setting.constants, self.p_w, penalty=penalty)
-        return fill(self, {"eta": values["eta"], "p_w": values["p"], "lam": setting.lam}), None
+        return fill(self, {"eta": values["eta"], "p_w": values["p"], "lam": lam}), None
 
     def init(self, w0: Pytree) -> Pytree:
         """The mean of all β_m when last averaged, in the scaled space."""
@@ -59,21 +78,33 @@ class L2SGDPlus(Algorithm):
 
     def init_private(self, w0: Pytree, beta0: Pytree, oracle: GradientOracle) -> Private:
         """β0 and empty control variates."""
-        table = jax.tree.map(lambda leaf: jnp.zeros((oracle.capacity, *jnp.shape(leaf)), leaf.dtype), beta0)
-        return Private(beta0, table, tree.zeros(beta0), tree.zeros(beta0))
 
-    def plan(self, stream: jax.Array, k: Any) -> Plan:
+        def row_by_row(leaf: jax.Array) -> jax.Array:
+            return jnp.zeros((oracle.capacity, *jnp.shape(leaf)), leaf.dtype)
+
+        return Private(beta0, jax.tree.map(row_by_row, beta0), tree.zeros(beta0), tree.zeros(beta0))
+
+    def plan(self, stream: jax.Array, k: int | jax.Array) -> Plan:
         """The coin that decides between a local step and an averaging one."""
-        return Plan(randomness.coin(randomness.of(stream, k), self.p_w))
+        (p_w,) = known(self.p_w)
+        return Plan(randomness.coin(randomness.of(stream, k), p_w))
 
     def client(
         self, plan: Plan, shared: Pytree, private: Private, oracle: GradientOracle, key: Key
     ) -> tuple[Private, Message]:
-        """A local step; an averaging one needs the mean first, and is made in `receive`."""
+        """A local step. An averaging step needs the mean first, so `receive` makes it."""
+        eta, p_w = known(self.eta, self.p_w)
         beta, table, mean, psi = private
         sample = oracle.sample(key, self.batch)
         index = jnp.arange(oracle.capacity) if sample is None else sample.index
-        old = jax.tree.map(lambda leaf: leaf[index], table)
+
+        def rows(leaf: jax.Array) -> jax.Array:
+            return leaf[index]
+
+        def written(leaf: jax.Array, value: jax.Array) -> jax.Array:
+            return leaf.at[index].set(value)
+
+        old = jax.tree.map(rows, table)
         # At w = β the mixture's penalty vanishes, so these are the gradients of f'_m alone, row by row.
         at = tree.unscale(oracle.scale, beta)
         # Only the rows pass through the branch, never the table: a batched branch would copy all of it.
@@ -84,12 +115,12 @@ class L2SGDPlus(Algorithm):
         )
         change, real = tree.subtract(new, old), index < oracle.count
         moved = _weighted(real, oracle.count if sample is None else len(index), change)
-        step = -oracle.weight * self.eta
-        after = tree.combine((1.0, beta), (step / (1 - self.p_w), moved), (step, mean), (step, psi))
+        step = -oracle.weight * eta
+        after = tree.combine((1.0, beta), (step / (1 - p_w), moved), (step, mean), (step, psi))
         # A row sampled twice in a batch enters the table, and so its mean, only once.
         once = real if sample is None else real & ~jnp.any(jnp.tril(index[:, None] == index[None, :], -1), axis=1)
         mean = tree.combine((1.0, mean), (1.0, _weighted(once, oracle.count, change)))
-        table = jax.tree.map(lambda leaf, value: leaf.at[index].set(value), table, new)
+        table = jax.tree.map(written, table, new)
         message = Message(tree.unscale(oracle.scale, beta))
         return Private(tree.select(plan.w, beta, after), table, mean, psi), message
 
@@ -99,11 +130,12 @@ class L2SGDPlus(Algorithm):
 
     def receive(self, plan: Plan, shared: Pytree, private: Private, oracle: GradientOracle) -> Private:
         """The averaging step, now that the mean is known."""
+        eta, p_w, lam = known(self.eta, self.p_w, self.lam)
         beta, table, mean, psi = private
-        pull = tree.scale(self.lam, tree.subtract(beta, tree.scale(oracle.scale, shared)))
-        step = -oracle.weight * self.eta
-        away = -step * (1 / self.p_w - 1)
-        after = tree.combine((1.0, beta), (step / self.p_w, pull), (away, psi), (step, mean))
+        pull = tree.scale(lam, tree.subtract(beta, tree.scale(oracle.scale, shared)))
+        step = -oracle.weight * eta
+        away = -step * (1 / p_w - 1)
+        after = tree.combine((1.0, beta), (step / p_w, pull), (away, psi), (step, mean))
         beta, psi = tree.select(plan.w, (after, pull), (beta, psi))
         return Private(beta, table, mean, psi)
 
@@ -111,7 +143,7 @@ class L2SGDPlus(Algorithm):
         """Only an averaging iteration sends."""
         return Message(plan.w)
 
-    def evaluations(self, plan: Plan, rows: Any) -> Evaluations:
+    def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
         """One batch in a local iteration."""
         each = jnp.where(plan.w, 0, size_of_batch(self.batch, rows))
         return Evaluations(jnp.zeros_like(each), each)
@@ -125,6 +157,11 @@ class L2SGDPlus(Algorithm):
         return private.beta
 
 
-def _weighted(chosen: jax.Array, size: Any, values: Pytree) -> Pytree:
-    # Cast before dividing: a boolean over an integer would be float32 even in a float64 run.
-    return jax.tree.map(lambda leaf: jnp.tensordot(chosen.astype(leaf.dtype) / size, leaf, axes=1), values)
+def _weighted(chosen: jax.Array, size: int | jax.Array, values: Pytree) -> Pytree:
+    """The sum of the chosen rows' values, over `size`."""
+
+    def total(leaf: jax.Array) -> jax.Array:
+        # Cast before dividing: a boolean over an integer would be float32 even in a float64 run.
+        return jnp.tensordot(chosen.astype(leaf.dtype) / size, leaf, axes=1)
+
+    return jax.tree.map(total, values)

@@ -1,45 +1,54 @@
 """LSGD-PFL: local SGD on w, SGD on β (Algorithm LSGD-PFL). One engine iteration is one communication round."""
+# JAX leaves parts of jax.numpy's signatures (`device=`) untyped.
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from twofold import randomness, tree
-from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Open, Setting, fill, size_of_batch
+from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
+from twofold.algorithms.fields import Schedule, known
+from twofold.algorithms.oracle import Drawn
 from twofold.control import repeat
 from twofold.errors import InputError
 from twofold.randomness import Key
 from twofold.theory import stepsizes
 from twofold.tree import Pytree, record, static
 
+__all__ = ["LSGD", "Message", "Plan", "Private", "Schedule", "Shared"]
+
+_Local: TypeAlias = tuple[Pytree, Pytree, Any]  # w_m, β_m, and the running average with its total weight, or ()
+
 
 class Plan(NamedTuple):
     """The round's number; there are no coins."""
 
-    k: Any
+    k: jax.Array
 
 
 class Shared(NamedTuple):
-    """The last averaged w, and the average of iterates where it was asked for."""
+    """The last mean of the w_m, and the average of iterates if `average` is set."""
 
     w: Pytree
     average: Pytree
 
 
 class Private(NamedTuple):
-    """β_m; where it was asked for, the running average of (w_m, β_m) and its total weight."""
+    """β_m, and, if `average` is set, the running average of (w_m, β_m) with its total weight."""
 
     beta: Pytree
     average: Pytree
 
 
 class Message(NamedTuple):
-    """w_m after the local steps, and its running average where it was asked for."""
+    """w_m after the local steps, and its running average if `average` is set."""
 
     w: Pytree
     average: Pytree
@@ -49,18 +58,29 @@ class Message(NamedTuple):
 class LSGD(Algorithm):
     """τ local steps (w_m, β_m) −= η(∇_w f̂_m, p_m∇_β f̂_m), then w = mean of the w_m.
 
-    The β-step carries the 1/M that the printed algorithm lost: Theorem local's step size assumes it.
-    `eta` is a number or any schedule of the local step's number (`theory.stepsizes.pl_schedule`, an optax schedule).
-    `epochs` replaces `tau` by reshuffled passes over each client's own rows, so larger clients take more steps.
-    `average=True` reports the convex theorem's average of iterates, weights (1−ημ)^(−k−1); it sends a second w.
+    The β-step carries the 1/M that the printed algorithm lost; Theorem local's step size assumes it.
+
+    >>> import twofold as tw
+    >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
+    >>> objective = tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5)
+    >>> problem = tw.Problem(objective, tw.Clients.from_list(made.clients))
+    >>> result = tw.solve(problem, tw.algorithms.LSGD(tau=2), rounds=3, record=())
+    >>> result.ledger.rounds, result.ledger.gradients_w.tolist()
+    (3, [6, 6, 6])
     """
 
-    eta: Open = None
+    eta: float | Schedule | None = None
+    """η, the step size: a number, or a schedule, a function of the local step's number."""
     tau: int = static(default=5)
+    """τ, the local steps in one round."""
     batch: int | None = static(default=1)
+    """Rows in one sampled gradient; None takes all rows."""
     epochs: int | None = static(default=None)
+    """Reshuffled passes over each client's own rows instead of τ steps; larger clients then take more steps."""
     average: bool = static(default=False)
-    mu: Open = None
+    """Whether to report the convex theorem's average of iterates, with weights (1−ημ)^(−k−1); it sends a second w."""
+    mu: float | None = None
+    """μ, which only the average needs."""
     name = "lsgd"
     may_skip_messages = False
     works_with_some = True
@@ -72,7 +92,7 @@ class LSGD(Algorithm):
             raise InputError("LSGD's weighted average is defined for a constant step: give a number as eta.")
 
     def is_complete(self) -> bool:
-        """A step is all it needs, and μ only for the weighted average."""
+        """It needs a step size, and μ for the weighted average only."""
         return self.eta is not None and (self.mu is not None or not self.average)
 
     def complete(self, setting: Setting) -> tuple[LSGD, str | None]:
@@ -82,15 +102,21 @@ class LSGD(Algorithm):
         # Only the average needs μ. Left open otherwise, a step from theory and one of the user's own are one program.
         return fill(self, {**values, "mu": setting.constants.mu} if self.average else values), None
 
-    def _steps_per_epoch(self, rows: Any) -> Any:
+    def _steps_per_epoch(self, rows: int | jax.Array) -> int | jax.Array:
         return 1 if self.batch is None else -(-rows // self.batch)
 
-    def _samples(self, oracle: GradientOracle, key: Key, e: Any) -> Callable[[Any], Any]:
-        """The pass's samples by number: fresh draws, or slices of this epoch's order."""
+    def _samples(self, oracle: GradientOracle, key: Key, e: jax.Array) -> Callable[[jax.Array], Drawn | None]:
+        """The samples of pass e by number: fresh draws, or slices of this epoch's order."""
         if self.epochs is None:
             return lambda i: oracle.sample(randomness.at(key, i), self.batch)
         order, batch = oracle.order(randomness.at(key, e)), self.batch
         return lambda i: None if batch is None else oracle.slice(order, i * batch, batch)
+
+    def _step_size(self, number: jax.Array) -> float | jax.Array:
+        if callable(self.eta):
+            return self.eta(number)
+        (eta,) = known(self.eta)
+        return eta
 
     def init(self, w0: Pytree) -> Shared:
         """Start at w0."""
@@ -100,7 +126,7 @@ class LSGD(Algorithm):
         """Start at β0."""
         return Private(beta0, (tree.zeros((w0, beta0)), jnp.zeros(())) if self.average else ())
 
-    def plan(self, stream: jax.Array, k: Any) -> Plan:
+    def plan(self, stream: jax.Array, k: int | jax.Array) -> Plan:
         """No coins."""
         return Plan(jnp.asarray(k, jnp.int32))
 
@@ -109,12 +135,13 @@ class LSGD(Algorithm):
     ) -> tuple[Private, Message]:
         """The local steps, from the shared w."""
 
-        def step(number: Any, sample: Any, state: tuple) -> tuple:
+        def step(number: jax.Array, sample: Drawn | None, state: _Local) -> _Local:
             w, beta, average = state
-            eta: Any = self.eta(number) if callable(self.eta) else self.eta
+            eta = self._step_size(number)
             if self.average:
+                (mu,) = known(self.mu)
                 # S_k = 1 + (1−ημ)S_{k−1}: the weights (1−ημ)^(−k−1), normalised so that nothing overflows.
-                total = 1 + (1 - eta * self.mu) * average[1]
+                total = 1 + (1 - eta * mu) * average[1]
                 average = (tree.combine((1 - 1 / total, average[0]), (1 / total, (w, beta))), total)
             of_w, of_beta = oracle.gradients(w, beta, sample)
             return tree.combine((1.0, w), (-eta, of_w)), tree.combine((1.0, beta), (-eta, of_beta)), average
@@ -122,11 +149,11 @@ class LSGD(Algorithm):
         passes, each = (1, self.tau) if self.epochs is None else (self.epochs, self._steps_per_epoch(oracle.count))
         first = plan.k * passes * each
 
-        def one_pass(e: Any, state: tuple) -> tuple:
+        def go_through(e: jax.Array, state: _Local) -> _Local:
             draw = self._samples(oracle, key, e)
             return repeat(each, lambda i, state: step(first + e * each + i, draw(i), state), state)
 
-        w, beta, average = repeat(passes, one_pass, (shared.w, private.beta, private.average))
+        w, beta, average = repeat(passes, go_through, (shared.w, private.beta, private.average))
         return Private(beta, average), Message(w, average[0][0] if self.average else ())
 
     def server(self, plan: Plan, shared: Shared, mean: Message) -> Shared:
@@ -141,7 +168,7 @@ class LSGD(Algorithm):
         """Every round sends."""
         return Message(*2 * (jnp.ones_like(plan.k, dtype=bool),))
 
-    def evaluations(self, plan: Plan, rows: Any) -> Evaluations:
+    def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
         """τ batches; with epochs every row once per epoch."""
         each = self.tau * size_of_batch(self.batch, rows) if self.epochs is None else self.epochs * rows
         return Evaluations(*2 * (each + jnp.zeros_like(plan.k),))

@@ -1,47 +1,96 @@
-"""All that a method may ask about a client's data: gradients, on samples or on everything."""
+"""All that an algorithm may ask about a client's data: gradients, on a sample or on all rows."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import jax
 
 from twofold.randomness import Key
 from twofold.tree import Pytree
 
+__all__ = ["Drawn", "GradientOracle", "Sampled"]
+
+
+Sampled: TypeAlias = Any
+"""What `sample` or `slice` gave (None: all rows). Every oracle has a type of its own for it and takes back no other."""
+
+
+class Drawn(Protocol):
+    """A sample of one client's rows.
+
+    >>> import numpy as np
+    >>> import twofold as tw
+    >>> from twofold import randomness
+    >>> from twofold.problem import Oracle
+    >>> problem = tw.Problem(tw.objectives.local(tw.losses.squared()), tw.Clients.from_list([(np.eye(2), np.ones(2))]))
+    >>> oracle = Oracle(problem.objective, 1.0, problem.member(0))
+    >>> oracle.sample(randomness.of(randomness.root(0), 0), size=3).index.shape
+    (3,)
+    """
+
+    @property
+    def index(self) -> jax.Array:
+        """The row numbers."""
+        ...
+
 
 class GradientOracle(Protocol):
-    """One client's gradients in the scaled space; see `twofold.problem.Oracle`."""
+    """One client's gradients in the scaled space; see `twofold.problem.Oracle`.
 
-    count: Any
-    weight: Any
-    scale: Any
-    capacity: int
+    >>> import numpy as np
+    >>> import twofold as tw
+    >>> from twofold.problem import Oracle
+    >>> problem = tw.Problem(tw.objectives.local(tw.losses.squared()), tw.Clients.from_list([(np.eye(2), np.ones(2))]))
+    >>> oracle = Oracle(problem.objective, 1.0, problem.member(0))
+    >>> oracle.gradient_beta((), np.zeros(2)).tolist()
+    [-0.5, -0.5]
+    """
 
-    def sample(self, key: Key, size: int | None) -> Any:
-        """Some rows, or None for all."""
+    @property
+    def count(self) -> int | jax.Array:
+        """The client's number of rows."""
+        ...
+
+    @property
+    def weight(self) -> float | jax.Array:
+        """The client's weight p_m in means over clients."""
+        ...
+
+    @property
+    def scale(self) -> float | jax.Array | None:
+        """s, where w is s times the scaled w; None for 1."""
+        ...
+
+    @property
+    def capacity(self) -> int:
+        """The number of rows in memory, padding included."""
+        ...
+
+    def sample(self, key: Key, size: int | None) -> Drawn | None:
+        """Draw `size` rows with replacement; None stands for all rows."""
         ...
 
     def order(self, key: Key) -> jax.Array:
-        """A reshuffling of the rows."""
+        """Reshuffle the rows."""
         ...
 
-    def slice(self, order: jax.Array, start: Any, size: int) -> Any:
-        """A batch of a reshuffling."""
+    def slice(self, order: jax.Array, start: int | jax.Array, size: int) -> Drawn:
+        """Give a batch of a reshuffling."""
         ...
 
-    def gradient_w(self, w: Pytree, beta: Pytree, sample: Any = None) -> Pytree:
+    def gradient_w(self, w: Pytree, beta: Pytree, sample: Sampled = None) -> Pytree:
         """∇_w f_m."""
         ...
 
-    def gradient_beta(self, w: Pytree, beta: Pytree, sample: Any = None) -> Pytree:
+    def gradient_beta(self, w: Pytree, beta: Pytree, sample: Sampled = None) -> Pytree:
         """p_m ∇_β f_m."""
         ...
 
-    def gradients(self, w: Pytree, beta: Pytree, sample: Any = None) -> tuple[Pytree, Pytree]:
-        """Both."""
+    def gradients(self, w: Pytree, beta: Pytree, sample: Sampled = None) -> tuple[Pytree, Pytree]:
+        """Both gradients, for the price of one pass."""
         ...
 
-    def row_gradients_beta(self, w: Pytree, beta: Pytree, sample: Any = None) -> Pytree:
-        """p_m ∇_β f_{m,j}, row by row."""
+    def row_gradients_beta(self, w: Pytree, beta: Pytree, sample: Sampled = None) -> Pytree:
+        """p_m ∇_β f_{m,j} of each row j of the sample."""
         ...

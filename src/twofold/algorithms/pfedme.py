@@ -1,25 +1,33 @@
 """pFedMe: personalised federated learning with Moreau envelopes (Dinh et al. 2020, Algorithm 1)."""
+# JAX leaves parts of jax.numpy's signatures (`device=`) untyped.
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from twofold import randomness, tree
-from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Open, Setting, fill, size_of_batch
+from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
+from twofold.algorithms.fields import known
 from twofold.control import repeat
 from twofold.errors import InputError
 from twofold.randomness import Key
 from twofold.theory import stepsizes
 from twofold.tree import Pytree, record, static
 
+__all__ = ["Message", "PFedMe", "Plan"]
+
+_Models: TypeAlias = tuple[Pytree, Pytree]  # w_m and θ_m
+
 
 class Plan(NamedTuple):
     """The round's number; there are no coins."""
 
-    k: Any
+    k: jax.Array
 
 
 class Message(NamedTuple):
@@ -32,18 +40,33 @@ class Message(NamedTuple):
 class PFedMe(Algorithm):
     """R local rounds: θ ≈ argmin f̂_m(θ) + (λ/2)‖θ − w_m‖² by K gradient steps, w_m −= ηλ(w_m − θ); then w ← mean.
 
-    It solves the mixture only (by its Moreau envelope in w). The server keeps (1−δ)w + δ·mean; δ is the paper's β.
-    With R = 1, all rows and many inner steps this is gradient descent on the envelope; otherwise it stops at a distance
-    from the optimum that its inner accuracy, its sampling and its local drift allow.
+    It solves the mixture only (through its Moreau envelope in w). The server keeps (1−δ)w + δ·mean, where δ is the
+    paper's β. With R = 1, all rows and many inner steps it is gradient descent on the envelope. Otherwise it stops at a
+    distance from the optimum, because of its inexact inner steps, its sampling and its local drift.
+
+    >>> import twofold as tw
+    >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
+    >>> objective = tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5)
+    >>> problem = tw.Problem(objective, tw.Clients.from_list(made.clients))
+    >>> result = tw.solve(problem, tw.algorithms.PFedMe(local_rounds=2), rounds=3, record=())
+    >>> round(result.algorithm.eta, 3), result.ledger.rounds
+    (1.0, 3)
     """
 
-    eta: Open = None
-    inner_eta: Open = None
-    lam: Open = None
+    eta: float | None = None
+    """η, the step of w_m."""
+    inner_eta: float | None = None
+    """The step of θ."""
+    lam: float | None = None
+    """λ, the strength of the mixture's penalty."""
     delta: float = 1.0
+    """δ, how far the server moves to the mean of the w_m."""
     local_rounds: int = static(default=20)
+    """R, the local rounds in one round of communication."""
     inner_steps: int = static(default=5)
+    """K, the gradient steps on θ in one local round."""
     batch: int | None = static(default=20)
+    """Rows in one sampled gradient; None takes all rows."""
     name = "pfedme"
     may_skip_messages = False
     works_with_some = True
@@ -57,8 +80,9 @@ class PFedMe(Algorithm):
 
     def complete(self, setting: Setting) -> tuple[PFedMe, str | None]:
         """η = 1/(λR), inner step 1/(𝓛'+λ)."""
-        values = stepsizes.pfedme(setting.lam, setting.loss, self.local_rounds)
-        return fill(self, {**values, "lam": setting.lam}), None
+        (lam,) = known(setting.lam)
+        values = stepsizes.pfedme(lam, setting.loss, self.local_rounds)
+        return fill(self, {**values, "lam": lam}), None
 
     def init(self, w0: Pytree) -> Pytree:
         """Start at w0."""
@@ -68,7 +92,7 @@ class PFedMe(Algorithm):
         """θ = β0."""
         return beta0
 
-    def plan(self, stream: jax.Array, k: Any) -> Plan:
+    def plan(self, stream: jax.Array, k: int | jax.Array) -> Plan:
         """No coins."""
         return Plan(jnp.asarray(k, jnp.int32))
 
@@ -76,18 +100,19 @@ class PFedMe(Algorithm):
         self, plan: Plan, shared: Pytree, private: Pytree, oracle: GradientOracle, key: Key
     ) -> tuple[Pytree, Message]:
         """The local rounds, from the shared w and the client's own θ."""
+        eta, inner_eta, lam = known(self.eta, self.inner_eta, self.lam)
 
-        def local_round(r: Any, state: tuple) -> tuple:
+        def local_round(r: jax.Array, state: _Models) -> _Models:
             w, theta = state
             sample = oracle.sample(randomness.at(key, r), self.batch)
 
-            def inner(_: Any, theta: Pytree) -> Pytree:
-                step = -self.inner_eta / oracle.weight  # the oracle's gradient carries p_m; the inner problem does not
+            def inner(_: jax.Array, theta: Pytree) -> Pytree:
+                step = -inner_eta / oracle.weight  # the oracle's gradient carries p_m; the inner problem does not
                 return tree.combine((1.0, theta), (step, oracle.gradient_beta(w, theta, sample)))
 
             theta = repeat(self.inner_steps, inner, theta)
             pull = tree.subtract(w, tree.unscale(oracle.scale, theta))
-            return tree.combine((1.0, w), (-self.eta * self.lam, pull)), theta
+            return tree.combine((1.0, w), (-eta * lam, pull)), theta
 
         w, theta = repeat(self.local_rounds, local_round, (shared, private))
         return theta, Message(w)
@@ -104,7 +129,7 @@ class PFedMe(Algorithm):
         """Every round sends."""
         return Message(jnp.ones_like(plan.k, dtype=bool))
 
-    def evaluations(self, plan: Plan, rows: Any) -> Evaluations:
+    def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
         """R·K batches in β; the pull on w needs no data."""
         each = jnp.asarray(self.local_rounds * self.inner_steps * size_of_batch(self.batch, rows))
         each = jnp.broadcast_to(each, jnp.broadcast_shapes(jnp.shape(plan.k), each.shape))

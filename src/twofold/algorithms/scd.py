@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from twofold import randomness, tree
-from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Open, Setting, fill, size_of_batch
+from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
+from twofold.algorithms.fields import known
 from twofold.control import branch
 from twofold.randomness import Key
 from twofold.theory import stepsizes
 from twofold.tree import Pytree, record, static
 
+__all__ = ["SCD", "Message", "Plan"]
+
 
 class Plan(NamedTuple):
-    """Whether this iteration moves w (else β)."""
+    """The coin of an iteration: whether it moves w, or else β."""
 
-    w: Any
+    w: jax.Array
 
 
 class Message(NamedTuple):
@@ -29,11 +33,23 @@ class Message(NamedTuple):
 
 @record
 class SCD(Algorithm):
-    """With probability p_w: w −= (η/p_w) mean ∇_w f̂_m; else β_m −= (η/p_β) p_m ∇_β f̂_m."""
+    """With probability p_w: w −= (η/p_w) mean ∇_w f̂_m; else β_m −= (η/p_β) p_m ∇_β f̂_m.
 
-    eta: Open = None
-    p_w: Open = None
+    >>> import twofold as tw
+    >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
+    >>> objective = tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5)
+    >>> problem = tw.Problem(objective, tw.Clients.from_list(made.clients))
+    >>> result = tw.solve(problem, tw.algorithms.SCD(batch=2), rounds=3, record=())
+    >>> round(result.algorithm.eta, 3), result.ledger.rounds
+    (0.619, 3)
+    """
+
+    eta: float | None = None
+    """η, the step size."""
+    p_w: float | None = None
+    """The probability that an iteration moves w; p_β = 1 − p_w."""
     batch: int | None = static(default=1)
+    """Rows in one sampled gradient; None takes all rows."""
     name = "scd"
 
     def complete(self, setting: Setting) -> tuple[SCD, str | None]:
@@ -48,17 +64,19 @@ class SCD(Algorithm):
         """Start at β0."""
         return beta0
 
-    def plan(self, stream: jax.Array, k: Any) -> Plan:
+    def plan(self, stream: jax.Array, k: int | jax.Array) -> Plan:
         """The block's coin."""
-        return Plan(randomness.coin(randomness.of(stream, k), self.p_w))
+        (p_w,) = known(self.p_w)
+        return Plan(randomness.coin(randomness.of(stream, k), p_w))
 
     def client(
         self, plan: Plan, shared: Pytree, private: Pytree, oracle: GradientOracle, key: Key
     ) -> tuple[Pytree, Message]:
         """A sampled gradient in the drawn block."""
+        eta, p_w = known(self.eta, self.p_w)
         sample = oracle.sample(key, self.batch)
         gradient = branch(plan.w, lambda: oracle.gradient_w(shared, private, sample), lambda: tree.zeros(shared))
-        step = -self.eta / (1 - self.p_w)
+        step = -eta / (1 - p_w)
         moved = branch(
             plan.w,
             lambda: private,
@@ -67,14 +85,15 @@ class SCD(Algorithm):
         return moved, Message(gradient)
 
     def server(self, plan: Plan, shared: Pytree, mean: Message) -> Pytree:
-        """w moves only when its coin fell."""
-        return tree.select(plan.w, tree.combine((1.0, shared), (-self.eta / self.p_w, mean.gradient)), shared)
+        """w moves only if it was drawn."""
+        eta, p_w = known(self.eta, self.p_w)
+        return tree.select(plan.w, tree.combine((1.0, shared), (-eta / p_w, mean.gradient)), shared)
 
     def sends(self, plan: Plan) -> Message:
         """Only a w-iteration sends."""
         return Message(plan.w)
 
-    def evaluations(self, plan: Plan, rows: Any) -> Evaluations:
+    def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
         """One batch in the drawn block."""
         each = size_of_batch(self.batch, rows)
         return Evaluations(jnp.where(plan.w, each, 0), jnp.where(plan.w, 0, each))

@@ -6,7 +6,7 @@
 - `synthetic` makes the paper's generated data, number for number;
 - `REGISTRY` has every data set by name, `load("digits")` loads one as a `Dataset`, and `tables` reads your own file.
 
-Only NumPy is imported here; matplotlib, rich and scipy.io are imported by the functions that need them.
+Importing this needs only NumPy; functions that use matplotlib, rich or scipy.io import them when called.
 """
 
 from twofold.data import files, images, normalise, partition, picture, school, sources, synthetic, tables

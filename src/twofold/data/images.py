@@ -19,10 +19,19 @@ from numpy.typing import NDArray
 from twofold.data.files import DataError, DataFile, Downloader, fetch, fetch_members, find
 from twofold.errors import InputError
 
+__all__ = ["CATALOGUE", "ImageData", "ImageSet", "load", "read_idx"]
+
 
 @dataclass(frozen=True, eq=False)
 class ImageData:
-    """Images as rows in [0, 1], their labels, and the files that they came from."""
+    """Images as rows in [0, 1], their labels, and the files that they came from.
+
+    >>> import numpy as np
+    >>> from twofold.data.images import ImageData
+    >>> found = ImageData("mnist", np.zeros((2, 784), np.float32), np.zeros(2, np.int32), (("a.gz", "f00"),), (28, 28))
+    >>> found.provenance
+    'mnist: 2 images from a.gz (md5 f00).'
+    """
 
     name: str
     x: NDArray[np.float32]  # (images, pixels)
@@ -39,10 +48,14 @@ class ImageData:
 
 @dataclass(frozen=True)
 class ImageSet:
-    """The catalogue's entry for one data set: the files of its two parts, and how to read and get them.
+    """The catalogue's entry for one data set: the files of its two parts, and how to get and read them.
 
-    With an `archive` every file is a CIFAR batch (labels and images together) and only the archive can be
-    downloaded; without, files come in pairs of images and labels.
+    With an `archive`, every file is a CIFAR batch (labels and images together), and only the archive can be
+    downloaded. Without one, files come in pairs of images and labels.
+
+    >>> from twofold.data.images import CATALOGUE
+    >>> [file.name for file in CATALOGUE["mnist"].parts["test"]]
+    ['t10k-images-idx3-ubyte.gz', 't10k-labels-idx1-ubyte.gz']
     """
 
     name: str
@@ -145,6 +158,11 @@ def load(
     downloaded while at least one of the part is there. What was read is in `files`, and as a sentence in `provenance`.
 
     `downloader` and `catalogue` are for tests.
+
+    >>> import twofold as tw
+    >>> digits = tw.data.images.load("mnist")  # doctest: +SKIP
+    >>> digits.x.shape, digits.shape  # doctest: +SKIP
+    ((70000, 784), (28, 28))
     """
     image_set = _lookup(name, catalogue)
     unknown = [part for part in parts or () if part not in image_set.parts]
@@ -152,7 +170,9 @@ def load(
         raise InputError(f"parts must be some of {tuple(image_set.parts)}, each once, but got {tuple(parts or ())}")
 
     read = _fetch_batches if image_set.archive else _fetch_pairs
-    blocks, labels, used = [], [], []
+    blocks: list[NDArray[np.uint8]] = []
+    labels: list[NDArray[np.uint8]] = []
+    used: list[tuple[str, str]] = []
     for group in read(image_set, parts, folder, downloader):
         images, classes = _read_batch(group[0][1]) if image_set.archive else _read_pair(group[0][1], group[1][1])
         blocks.append(images)
@@ -230,7 +250,16 @@ def _read_pair(images: Path, labels: Path) -> tuple[NDArray[np.uint8], NDArray[n
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
-    """Read one array of bytes in the idx format of MNIST, compressed by gzip."""
+    """Read one array of bytes in the idx format of MNIST, compressed by gzip.
+
+    >>> import gzip
+    >>> from pathlib import Path
+    >>> from twofold.data.images import read_idx
+    >>> path = Path("labels.gz")
+    >>> _ = path.write_bytes(gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9])))
+    >>> read_idx(path).tolist()
+    [7, 8, 9]
+    """
     try:
         with gzip.open(path) as stream:
             content = stream.read()

@@ -7,15 +7,21 @@ from numpy.typing import ArrayLike, NDArray
 
 from twofold.errors import InputError
 
+__all__ = ["paper", "standardise", "unit_rows"]
+
 _BLOCK = 64  # columns at a time
 
 
 def standardise(x: ArrayLike, reference: ArrayLike | None = None) -> NDArray[np.floating]:
     """Shift and scale every column to mean 0 and variance 1.
 
-    The mean and the variance (over n, not n - 1) are those of `reference`, by default of `x` itself; pass the
-    training rows as `reference` to keep the test rows out of them. A column that is constant in the reference
-    carries no information and becomes 0. float32 stays float32, everything else becomes float64.
+    The mean and the variance (over n, not n - 1) are those of `reference`, by default of `x` itself. Pass the training
+    rows as `reference` to keep the test rows out of them. A column that is constant in the reference carries no
+    information and becomes 0. float32 stays float32, everything else becomes float64.
+
+    >>> import twofold as tw
+    >>> tw.data.normalise.standardise([[1.0, 5.0], [3.0, 5.0]]).tolist()
+    [[-1.0, 0.0], [1.0, 0.0]]
     """
     x = _matrix(x, "x")
     rows = x if reference is None else _matrix(reference, "reference")
@@ -45,7 +51,12 @@ def _location_and_scale(rows: NDArray[np.float64]) -> tuple[NDArray[np.float64],
 
 
 def unit_rows(x: ArrayLike) -> NDArray[np.floating]:
-    """Scale every row to Euclidean norm 1; a row of zeros stays zero."""
+    """Scale every row to Euclidean norm 1; a row of zeros stays zero.
+
+    >>> import twofold as tw
+    >>> tw.data.normalise.unit_rows([[3.0, 4.0], [0.0, 0.0]]).tolist()
+    [[0.6, 0.8], [0.0, 0.0]]
+    """
     x = _matrix(x, "x")
     largest = np.maximum(np.max(x, axis=1, keepdims=True, initial=0.0), -np.min(x, axis=1, keepdims=True, initial=0.0))
     out = x / np.where(largest > 0, largest, 1)  # in [-1, 1], so that squares neither overflow nor vanish
@@ -55,9 +66,13 @@ def unit_rows(x: ArrayLike) -> NDArray[np.floating]:
 
 
 def paper(x: ArrayLike, reference: ArrayLike | None = None) -> NDArray[np.floating]:
-    """Both normalisations of the paper in its order: columns to mean 0 and variance 1, then rows to norm 1.
+    """Normalise as the paper does: columns to mean 0 and variance 1, then rows to norm 1.
 
     The paper normalises each data set as a whole, which is `reference=None` on all of its rows.
+
+    >>> import twofold as tw
+    >>> tw.data.normalise.paper([[1.0, 5.0], [3.0, 5.0]]).tolist()
+    [[-1.0, 0.0], [1.0, 0.0]]
     """
     return unit_rows(standardise(x, reference))
 

@@ -1,25 +1,38 @@
 """Who gets which rows: four ways to split a data set between clients, each deterministic in its seed.
 
-All return a `Partition` of row numbers. No row is ever given to two clients, or to both training and testing.
+Each gives a `Partition` of row numbers. No row ever goes to two clients, or to both training and testing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twofold.errors import InputError
 
-Rows = NDArray[np.int64]
+__all__ = ["Partition", "Rows", "by_labels", "dirichlet", "natural", "power_law"]
+
+Rows: TypeAlias = NDArray[np.int64]
+"""Row numbers."""
+_X = TypeVar("_X", bound=np.generic)
+_Y = TypeVar("_Y", bound=np.generic)
 
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """The rows of each client, for training and for testing, in increasing order and read-only."""
+    """The rows of each client, for training and for testing, in increasing order and read-only.
+
+    >>> import numpy as np
+    >>> from twofold.data import Partition
+    >>> parts = Partition((np.array([0, 2]),), (np.array([1]),), ("ann",), ((),), "by hand")
+    >>> train, test = parts.take(np.array([10.0, 20.0, 30.0]), np.array([0, 1, 0]))
+    >>> train[0][0].tolist(), test[0][0].tolist()
+    ([10.0, 30.0], [20.0])
+    """
 
     train: tuple[Rows, ...]
     test: tuple[Rows, ...]
@@ -40,8 +53,10 @@ class Partition:
         """The number of clients."""
         return len(self.train)
 
-    def take(self, x: NDArray, y: NDArray) -> tuple[list[tuple[NDArray, NDArray]], list[tuple[NDArray, NDArray]]]:
-        """The data itself: one `(x, y)` per client for training, and one per client for testing."""
+    def take(
+        self, x: NDArray[_X], y: NDArray[_Y]
+    ) -> tuple[list[tuple[NDArray[_X], NDArray[_Y]]], list[tuple[NDArray[_X], NDArray[_Y]]]]:
+        """Give the data itself: one `(x, y)` per client for training, and one per client for testing."""
         return [(x[rows], y[rows]) for rows in self.train], [(x[rows], y[rows]) for rows in self.test]
 
 
@@ -52,8 +67,15 @@ def by_labels(
 
     Every client gets `labels_per_client` distinct labels (the paper's K), `train` training and `test` test rows. All
     labels are given out equally often, or differ by one; within a client the rows per label are equal or differ by
-    one, for training and testing alike. Rows are drawn without replacement, so unlike in the published runs no test
-    image of any client is a training image of another.
+    one, for training and testing alike. Rows are drawn without replacement. So no client's test image is a training
+    image of another client, unlike in the published runs.
+
+    >>> import numpy as np
+    >>> import twofold as tw
+    >>> labels = np.arange(100) % 5
+    >>> parts = tw.data.partition.by_labels(labels, clients=4, labels_per_client=2, train=6, test=4)
+    >>> [len(np.unique(labels[rows])) for rows in parts.train]
+    [2, 2, 2, 2]
     """
     y = _vector(y, "y")
     _at_least(1, clients=clients, labels_per_client=labels_per_client)
@@ -106,9 +128,15 @@ def dirichlet(
 ) -> Partition:
     """Split each label between the clients in proportions drawn from a Dirichlet distribution; every row is used.
 
-    A small `alpha` gives each label to few clients, a large one to all alike. The fraction `test` of each client's rows
-    is set aside at random, but a client always keeps one row for training. If some client has fewer than `min_rows`
-    rows in all, everything is drawn again, up to `tries` times.
+    A small `alpha` gives each label to few clients, a large one spreads it evenly. The fraction `test` of each client's
+    rows is set aside at random, but a client always keeps one row for training. If some client gets fewer than
+    `min_rows` rows in all, everything is drawn again, up to `tries` times.
+
+    >>> import numpy as np
+    >>> import twofold as tw
+    >>> parts = tw.data.partition.dirichlet(np.arange(100) % 5, clients=4, alpha=1.0, test=0.0)
+    >>> sum(len(rows) for rows in parts.train)
+    100
     """
     y = _vector(y, "y")
     _at_least(1, clients=clients, min_rows=min_rows, tries=tries)
@@ -151,7 +179,12 @@ def power_law(
     """Give client r a share of the rows proportional to r^(-exponent), r = 1, 2, …; every row is used, drawn at random.
 
     Clients come in order of size. Those whose share would be below `min_rows` get `min_rows`, at the cost of the
-    others. An exponent of 0 makes all equal.
+    others. An exponent of 0 makes all clients equal.
+
+    >>> import twofold as tw
+    >>> parts = tw.data.partition.power_law(110, clients=3, exponent=1.0, test=0.0)
+    >>> [len(rows) for rows in parts.train]
+    [60, 30, 20]
     """
     _at_least(1, clients=clients, min_rows=min_rows)
     _fraction(test)
@@ -173,8 +206,13 @@ def power_law(
 def natural(groups: ArrayLike, test: float = 0.2, seed: int = 0) -> Partition:
     """Make one client of each value in `groups`, such as a user, a school or a hospital; every row is used.
 
-    Clients come in the order of the sorted values and are named by them. The fraction `test` of each client's rows is
-    set aside at random, but a client always keeps one row for training.
+    Clients come in the sorted order of the values, which name them. The fraction `test` of each client's rows is set
+    aside at random, but a client always keeps one row for training.
+
+    >>> import twofold as tw
+    >>> parts = tw.data.partition.natural(["bob", "ann", "bob"], test=0.0)
+    >>> parts.names, [rows.tolist() for rows in parts.train]
+    (('ann', 'bob'), [[1], [0, 2]])
     """
     groups = _vector(groups, "groups")
     _fraction(test)
@@ -205,7 +243,7 @@ def _deal_labels(labels: int, clients: int, per_client: int, random: np.random.G
     Counts that differ by at most one before a client still do after it, hence the labels come out equally often.
     """
     used = np.zeros(labels, np.int64)
-    chosen = []
+    chosen: list[Rows] = []
     for _ in range(clients):
         mine = np.lexsort((random.permutation(labels), used))[:per_client]
         used[mine] += 1
@@ -239,7 +277,8 @@ def _set_aside(
     description: str,
 ) -> Partition:
     """Split each client's rows at random into training and test rows, with at least one for training."""
-    train_rows, test_rows = [], []
+    train_rows: list[Rows] = []
+    test_rows: list[Rows] = []
     for rows in groups:
         held = min(round(test * len(rows)), len(rows) - 1)
         shuffled = random.permutation(rows)
@@ -248,13 +287,13 @@ def _set_aside(
     return Partition(tuple(train_rows), tuple(test_rows), names, labels, description)
 
 
-def _read_only(rows: NDArray) -> Rows:
+def _read_only(rows: NDArray[np.integer]) -> Rows:
     view = np.asarray(rows, np.int64).view()  # a view, so that the caller's own array stays writable
     view.flags.writeable = False
     return view
 
 
-def _sorted_rows(rows: NDArray) -> Rows:
+def _sorted_rows(rows: NDArray[np.integer]) -> Rows:
     return np.sort(rows).astype(np.int64)
 
 
@@ -271,7 +310,7 @@ def _percent(test: float) -> str:
     return f"{100 * test:g}% of each client's rows"
 
 
-def _vector(values: ArrayLike, name: str) -> NDArray:
+def _vector(values: ArrayLike, name: str) -> NDArray[Any]:
     array = np.asarray(values)
     if array.ndim != 1 or array.size == 0:
         raise InputError(f"{name} must be a vector with one entry per row, but has shape {array.shape}")

@@ -1,4 +1,6 @@
 """A picture of who got what: the labels and the numbers of rows of every client."""
+# Matplotlib leaves parts of its signatures untyped.
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
@@ -12,6 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from twofold.data.partition import Partition
 from twofold.extras import require
+
+__all__ = ["who_got_what"]
 
 # Blue and orange of Okabe and Ito's palette, which people with any colour blindness tell apart, and which differ in
 # lightness too, so that a grey print keeps them apart.
@@ -35,8 +39,13 @@ _STYLE: dict[Any, Any] = {
 def who_got_what(partition: Partition, y: ArrayLike | None, path: str | os.PathLike[str]) -> Path:
     """Draw the training rows of each client by label as a heat map, with bars for how many rows it has.
 
-    `y` are the labels of all rows; without them, or with real-valued targets, the bars stand alone. The ending of
+    `y` are the labels of all rows; without them, or with real-valued targets, there are only bars. The ending of
     `path` chooses the format (png, pdf, svg). Returns the path.
+
+    >>> import twofold as tw
+    >>> parts = tw.data.partition.natural(["bob", "ann", "bob"], test=0.0)
+    >>> tw.data.picture.who_got_what(parts, [0, 1, 1], "clients.svg").name  # doctest: +SKIP
+    'clients.svg'
     """
     require("matplotlib", "A picture of a partition", "paper")
     import matplotlib
@@ -113,7 +122,7 @@ def _draw_heat_map(figure: Any, partition: Partition, counts: NDArray[np.int64],
     left.set_xlabel("label")
 
     train, test = _sizes(partition)
-    positions = np.arange(clients)
+    positions = np.arange(len(partition))
     thick = 0.72 if clients <= 60 else 1.0
     right.barh(positions, train, height=thick, color=_TRAIN, label="training")
     if test.any():

@@ -1,14 +1,19 @@
 """The School data: exam scores of 15,362 pupils in 139 schools of inner London, as `school.mat` of MALSAR."""
+# SciPy comes without types.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twofold.data.files import DataError, DataFile, Downloader, fetch
+
+__all__ = ["COLUMNS", "FILE", "SchoolData", "load"]
 
 FILE = DataFile(
     "school",
@@ -40,7 +45,12 @@ COLUMNS: tuple[str, ...] = (
 
 @dataclass(frozen=True, eq=False)
 class SchoolData:
-    """One client per school: 28 features of each pupil and the exam score."""
+    """One client per school: 28 features of each pupil and the exam score.
+
+    >>> from twofold.data.school import COLUMNS, SchoolData
+    >>> SchoolData(clients=[], names=(), columns=COLUMNS, files=()).columns[-1]
+    'constant'
+    """
 
     clients: list[tuple[NDArray[np.float64], NDArray[np.float64]]]  # (X, y) with one row per pupil
     names: tuple[str, ...]
@@ -54,18 +64,23 @@ def load(
     """Load the School data as one `(X, y)` per school.
 
     The last of the 28 columns is constantly 1 (leave it out, or fit no intercept), the six before it are the same for
-    all pupils of a school, and the 0/1 groups of `columns` each add up to 1, so a school's features are never of full
-    rank: least squares on one school needs a ridge. Rows are sorted in the file, not shuffled.
+    all pupils of a school, and each group of 0/1 columns adds up to 1. So a school's features never have full rank, and
+    least squares on one school needs a ridge. Rows are in the order of the file, which is sorted.
 
-    The numbers are as in the file, unscaled; schools have no names there, so they are numbered from 001.
+    The numbers are as in the file, unscaled. Schools have no names there, so they are numbered from 001.
     `downloader` and `file` are for tests.
+
+    >>> import twofold as tw
+    >>> schools = tw.data.school.load()  # doctest: +SKIP
+    >>> len(schools.clients), schools.names[0]  # doctest: +SKIP
+    (139, 'school 001')
     """
     import scipy.io
 
     path = fetch(file, folder, downloader=downloader)
     try:
-        content = scipy.io.loadmat(path, variable_names=("X", "Y"))
-        pairs = list(zip(content["X"].ravel(), content["Y"].ravel(), strict=True))
+        content = cast(dict[str, NDArray[Any]], scipy.io.loadmat(path, variable_names=("X", "Y")))
+        pairs: list[tuple[Any, Any]] = list(zip(content["X"].ravel(), content["Y"].ravel(), strict=True))
         clients = [(np.asarray(x, np.float64), np.asarray(y, np.float64).ravel()) for x, y in pairs]
     except (KeyError, ValueError, TypeError, OSError, NotImplementedError) as error:
         raise DataError(f"{path} is not the School data in MATLAB's format: {error}.") from error

@@ -14,6 +14,11 @@ from numpy.typing import NDArray
 
 from twofold.errors import InputError
 
+__all__ = [
+    "MIXTURE_SIGMAS", "PAPER_SEED", "WEIGHT_SHARING_SIGMAS", "PaperConstants", "SyntheticData", "mixture",
+    "paper_constants", "weight_sharing",
+]  # fmt: skip
+
 PAPER_SEED = 111
 MIXTURE_SIGMAS = (0.1, 0.3, 1.0)
 WEIGHT_SHARING_SIGMAS = (5.0, 10.0, 15.0)
@@ -21,7 +26,13 @@ WEIGHT_SHARING_SIGMAS = (5.0, 10.0, 15.0)
 
 @dataclass(frozen=True, eq=False)
 class SyntheticData:
-    """Generated clients together with the truth that they were generated from."""
+    """Generated clients together with the true parameters that they were generated from.
+
+    >>> import twofold as tw
+    >>> made = tw.data.synthetic.weight_sharing(5.0, clients=3, rows=4, shared_features=2, own_features=1)
+    >>> made.parameters.shape, made.kind
+    ((3, 3), 'weight_sharing')
+    """
 
     clients: list[tuple[NDArray[np.float64], NDArray[np.int32]]]  # (X, y) with labels 0 and 1
     w_star: NDArray[np.float64]
@@ -40,7 +51,12 @@ class SyntheticData:
 
 @dataclass(frozen=True)
 class PaperConstants:
-    """The constants of one client's loss that the paper's step sizes were computed from."""
+    """The constants of one client's loss from which the paper's step sizes were computed.
+
+    >>> from twofold.data.synthetic import PaperConstants
+    >>> PaperConstants(mu=0.01, smoothness=0.25).mu
+    0.01
+    """
 
     mu: float  # μ', the strong convexity
     smoothness: float  # 𝓛', of a single sample
@@ -52,7 +68,12 @@ def mixture(
     """Data for the mixture objective (the paper's section on multi-task FL and implicit MAML, with synthetic data).
 
     w* ~ U[0.49, 0.51]; β*_m = w* + U[μ_m − 0.01, μ_m + 0.01] with μ_m ~ N(0, σ_h²); x ~ U[0.2, 0.5]. The paper has
-    σ_h = 0.1, 0.3 and 1.0. The truth w* is the same for all σ_h, and so are the generator's draws up to scale.
+    σ_h = 0.1, 0.3 and 1.0. The true w* is the same for all σ_h, and so are the generator's draws up to scale.
+
+    >>> import twofold as tw
+    >>> made = tw.data.synthetic.mixture(sigma_h=1.0, clients=3, rows=8, features=2)
+    >>> len(made.clients), made.clients[0][0].shape, made.lam
+    (3, (8, 2), 0.01)
     """
     _check(sigma_h, clients, rows, features=features)
     w_star = np.random.RandomState(seed).uniform(0.49, 0.51, features)
@@ -76,6 +97,11 @@ def weight_sharing(
     w* ~ N(0, 1) belongs to the first `shared_features` columns, β*_m ~ U[μ_m − 0.01, μ_m + 0.01] with
     μ_m ~ N(0, σ_h²) to the `own_features` after them; x ~ U[0, 0.1]. The paper has σ_h = 5, 10 and 15. There is no
     penalty, so λ = 0.
+
+    >>> import twofold as tw
+    >>> made = tw.data.synthetic.weight_sharing(5.0, clients=3, rows=4, shared_features=2, own_features=1)
+    >>> made.w_star.shape, made.beta_star.shape
+    ((2,), (3, 1))
     """
     _check(sigma_h, clients, rows, shared_features=shared_features, own_features=own_features)
     w_star = np.random.RandomState(seed).normal(0.0, 1.0, shared_features)
@@ -87,7 +113,7 @@ def weight_sharing(
 
 
 def paper_constants(data: SyntheticData) -> PaperConstants:
-    """The μ' and 𝓛' that the published runs used on this data, for its curves and not for guarantees.
+    """Compute the μ' and 𝓛' that the published runs used on this data. They reproduce curves and guarantee nothing.
 
     μ' is the smallest eigenvalue of 1/(nM) Σ_m Σ_i σ(1−σ) x xᵀ, the curvature of the logistic loss at the true
     parameters, pooled over clients. It is neither a bound elsewhere nor one for each client; the paper states it for
@@ -96,6 +122,13 @@ def paper_constants(data: SyntheticData) -> PaperConstants:
     𝓛' is max‖x‖/4 for the mixture and max‖x‖ for weight sharing, over all rows of all clients. Neither is the
     smoothness of the logistic loss, which is max‖x‖²/4. (For weight sharing the published runs are said to have used
     "about 0.29": that is the largest row norm of the first client alone, 0.2914; over all clients it is 0.3154.)
+
+    >>> import twofold as tw
+    >>> found = tw.data.synthetic.paper_constants(
+    ...     tw.data.synthetic.mixture(sigma_h=0.1, clients=2, rows=50, features=2)
+    ... )
+    >>> 0 < found.mu < found.smoothness < 0.2
+    True
     """
     hessian = np.zeros((data.parameters.shape[1],) * 2)
     largest = 0.0

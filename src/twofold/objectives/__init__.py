@@ -1,7 +1,9 @@
-"""The personalised objectives: every one a choice of f_m(w, β_m) over any loss."""
+"""The personalised objectives: each is a choice of f_m(w, β_m), over any loss."""
+
+from collections.abc import Callable
 
 from twofold.objectives.adaptive import adaptive
-from twofold.objectives.base import Objective
+from twofold.objectives.base import Objective, Stages
 from twofold.objectives.custom import custom
 from twofold.objectives.local import local
 from twofold.objectives.maml import maml
@@ -11,7 +13,7 @@ from twofold.objectives.residual import residual
 from twofold.objectives.traditional import traditional
 from twofold.objectives.weight_sharing import weight_sharing
 
-REGISTRY = {
+REGISTRY: dict[str, Callable[..., Objective]] = {
     "traditional": traditional,
     "local": local,
     "multitask": multitask,
@@ -22,8 +24,9 @@ REGISTRY = {
     "maml": maml,
     "custom": custom,
 }
+"""Objectives by the name that a configuration file uses; each takes a loss (`custom` a function) and its parameters."""
 
 __all__ = [
-    "REGISTRY", "Objective", "adaptive", "custom", "local", "maml", "mixture", "multitask", "residual", "traditional",
-    "weight_sharing",
+    "REGISTRY", "Objective", "Stages", "adaptive", "custom", "local", "maml", "mixture", "multitask", "residual",
+    "traditional", "weight_sharing",
 ]  # fmt: skip

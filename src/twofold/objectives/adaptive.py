@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import cast
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from twofold import tree
 from twofold.clients import Clients
@@ -16,23 +17,33 @@ from twofold.objectives.two_stage import TwoStage
 from twofold.theory import constants
 from twofold.tree import Pytree, record
 
+__all__ = ["Adaptive", "adaptive"]
+
 
 @record
 class Adaptive(Objective):
-    """f_m(w, β_m) = Λ f'_m(w) + f'_m((1−α_m)β_m + α_m w), with one α or one per client."""
+    """f_m(w, β_m) = Λ f'_m(w) + f'_m((1−α_m)β_m + α_m w), with one α for all or one per client.
+
+    >>> import jax.numpy as jnp
+    >>> import twofold as tw
+    >>> rows = tw.losses.Rows(x=jnp.eye(2), y=jnp.ones(2), weight=jnp.full(2, 0.5))
+    >>> objective = tw.objectives.adaptive(tw.losses.squared(), alpha=0.5, Lambda=2.0)
+    >>> float(objective.value(jnp.zeros(2), 2 * jnp.ones(2), rows, 0.5))
+    1.0
+    """
 
     loss: Loss
-    alpha: Any
+    alpha: float | NDArray[np.float64]
     Lambda: float
     name = "adaptive"
-    whole = True
+    whole_models = True
     equation = "Λf'(w) + f'((1−α)β + αw)"
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
         """Zero w and β of the same shape."""
         return self.loss.init(clients), self.loss.init(clients)
 
-    def own(self, clients: Clients) -> Pytree:
+    def own(self, clients: Clients) -> NDArray[np.float64]:
         """α_m of each client."""
         alpha = np.asarray(self.alpha, np.float64)
         if alpha.ndim and alpha.shape != (len(clients),):
@@ -55,21 +66,31 @@ class Adaptive(Objective):
         )
 
 
-def _around(objective: Adaptive, clients: Clients) -> constants.Constants:
-    """Local training on f'_m((1−α_m)β + α_m w*): every curvature is multiplied by (1−α_m)²."""
-    loss, factor = objective.loss.constants(clients), (1 - objective.own(clients)) ** 2
+def _second_stage(objective: Objective, clients: Clients) -> constants.Constants:
+    """Constants of local training on f'_m((1−α_m)β + α_m w*): every curvature is multiplied by (1−α_m)²."""
+    loss, factor = objective.loss.constants(clients), (1 - cast(Adaptive, objective).own(clients)) ** 2
     scaled = constants.LossConstants(mu=loss.mu * factor, L=loss.L * factor, calL=loss.calL * factor, how=loss.how)
     return constants.local(scaled, weights=clients.weights)
 
 
-def adaptive(loss: Loss, alpha: Any, Lambda: float = 1.0) -> Adaptive | TwoStage:
-    """Predict with a blend: Λf'(w) + f'((1−α)β + αw), α one number in (0, 1) or one per client (APFL2)."""
+def adaptive(loss: Loss, alpha: ArrayLike, Lambda: float = 1.0) -> Adaptive | TwoStage:
+    """Predict with a blend of both models: Λf'(w) + f'((1−α)β + αw) (APFL2).
+
+    `alpha` is one number strictly between 0 and 1, or one per client. Λ = ∞ trains w first and then β alone.
+
+    >>> import twofold as tw
+    >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=2, rows=8, features=2)
+    >>> objective = tw.objectives.adaptive(tw.losses.logistic(l2=0.1), alpha=[0.2, 0.6])
+    >>> objective.own(tw.Clients.from_list(made.clients)).tolist()
+    [0.2, 0.6]
+    """
     values = np.asarray(alpha, np.float64)
-    if values.ndim > 1 or not np.all((values > 0) & (values < 1)):
-        bad = values.ravel()[~((values.ravel() > 0) & (values.ravel() < 1))]
-        where = f" (client {int(np.flatnonzero(~((values > 0) & (values < 1)))[0])})" if values.ndim == 1 else ""
+    outside = ~((values > 0) & (values < 1))
+    if values.ndim > 1 or outside.any():
+        bad = values.ravel()[outside.ravel()]
+        where = f" (client {int(np.flatnonzero(outside)[0])})" if values.ndim == 1 else ""
         raise InputError(f"Every alpha must lie strictly between 0 and 1, got {bad[0] if bad.size else alpha}{where}.")
-    alpha = float(values) if values.ndim == 0 else values
+    blend = float(values) if values.ndim == 0 else values
     if Lambda == np.inf:
-        return TwoStage(Adaptive(loss, alpha, 0.0), _around)
-    return Adaptive(loss, alpha, positive("Lambda", Lambda, zero=True))
+        return TwoStage(Adaptive(loss, blend, 0.0), _second_stage)
+    return Adaptive(loss, blend, positive("Lambda", Lambda, zero=True))

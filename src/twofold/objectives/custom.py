@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias, cast
 
 import jax
 import numpy as np
@@ -11,20 +11,36 @@ import numpy as np
 from twofold.clients import Clients
 from twofold.errors import InputError, KindError
 from twofold.losses import Batch, Held, Rows, by_row, mean_by_row
-from twofold.objectives.base import Objective
+from twofold.objectives.base import Measure, Objective, Part
 from twofold.theory.constants import Constants
 from twofold.tree import Pytree, record, static
+
+__all__ = ["Custom", "custom"]
+
+_Plain: TypeAlias = Callable[[Pytree, Pytree, Batch], jax.Array]
+_WithParams: TypeAlias = Callable[[Pytree, Pytree, Batch, Pytree], jax.Array]
+_Given: TypeAlias = Constants | Callable[[Clients], Constants]
 
 
 @record
 class Custom(Objective):
-    """f_m(w, β_m) = the mean over client m's rows of the user's function."""
+    """f_m(w, β_m) = the mean over client m's rows of the user's function.
 
-    f: Callable[..., Any] = static()
-    start: Any = static()
-    params: Any = None
-    given: Any = static(default=None)
-    grader: Callable[..., Any] | None = static(default=None)
+    >>> import jax.numpy as jnp
+    >>> import twofold as tw
+    >>> rows = tw.losses.Rows(x=jnp.eye(2), y=jnp.ones(2), weight=jnp.full(2, 0.5))
+    >>> def f(w, beta, batch):
+    ...     return jnp.mean((batch.x @ w + beta - batch.y) ** 2)
+    >>> objective = tw.objectives.custom(f, w0=jnp.zeros(2), beta0=0.0)
+    >>> float(objective.value(jnp.zeros(2), 3.0, rows, ()))
+    4.0
+    """
+
+    f: _Plain | _WithParams = static()
+    start: Held = static()
+    params: Pytree = None
+    given: Held | None = static(default=None)
+    grader: _Plain | None = static(default=None)
     name = "custom"
     equation = "f(w, β, batch)"
 
@@ -34,48 +50,68 @@ class Custom(Objective):
 
     def value(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> jax.Array:
         """The mean of the user's function, row by row."""
-        return mean_by_row(lambda batch: self._of(w, beta, batch), rows)
+        return mean_by_row(lambda batch: self._call(w, beta, batch), rows)
 
-    def _of(self, w: Pytree, beta: Pytree, batch: Batch) -> Any:
-        return self.f(w, beta, batch, *(() if self.params is None else (self.params,)))
+    def _call(self, w: Pytree, beta: Pytree, batch: Batch) -> jax.Array:
+        if self.params is None:
+            return cast(_Plain, self.f)(w, beta, batch)
+        return cast(_WithParams, self.f)(w, beta, batch, self.params)
 
     def constants(self, clients: Clients, scale: float) -> Constants | None:
         """The constants that the user gave, or None: the problem estimates them."""
         if self.given is None:
             return None
-        values: Any = self.given.value
-        return values if isinstance(values, Constants) else values(clients)
+        given: _Given = self.given.value
+        return given if isinstance(given, Constants) else given(clients)
 
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
         """Both parts: only the user knows what they mean."""
         return w, beta
 
     def grade(self, w: Pytree, beta: Pytree, train: Rows, own: Pytree, x: Pytree, y: Pytree) -> jax.Array:
-        """The user's grade per row, else minus f of each row."""
+        """The user's grade per row, or else minus f of each row."""
         if self.grader is not None:
             return self.grader(w, beta, Batch(x, y))
-        return -by_row(lambda batch: self._of(w, beta, batch), x, y)
+        return -by_row(lambda batch: self._call(w, beta, batch), x, y)
 
     def predict(self, w: Pytree, beta: Pytree, train: Rows, own: Pytree, x: Pytree) -> jax.Array:
-        """Refuse: a custom objective has no predictor."""
+        """Raise: a custom objective has no predictor."""
         raise InputError("A custom objective cannot predict; use its w and beta in your own predictor.")
+
+    def measure(self) -> Measure:
+        """The user's own grade, or else minus f."""
+        return "minus loss" if self.grader is None else "grade"
+
+    def parts(self, clients: Clients) -> tuple[Part, ...]:
+        """None: what w or β means without the other is not known here."""
+        return ()
 
 
 def custom(
-    f: Callable[..., Any],
+    f: _Plain | _WithParams,
     w0: Pytree,
     beta0: Pytree,
     *,
     params: Pytree = None,
     constants: Constants | Callable[[Clients], Constants] | None = None,
-    grade: Callable[..., Any] | None = None,
+    grade: Callable[[Pytree, Pytree, Batch], jax.Array] | None = None,
 ) -> Custom:
-    """An objective of your own: `f(w, β, batch)` is one client's loss, a mean over the rows of `batch = (x, y)`.
+    """Make an objective of your own: `f(w, β, batch)` is one client's loss, a mean over the rows of `batch = (x, y)`.
 
-    Write it in plain, unscaled w. It must be a mean over rows (a finite sum), since twofold evaluates it row by row, so
-    that unequal clients and sampling are right; terms without rows (a penalty) are fine. `w0` and `beta0` are one
-    client's starting pytrees; either may be `()`. Numbers in `params`, passed as a fourth argument, can change without
-    recompiling. `constants` (of F in the scaled space) are estimated at the start where you do not give them.
+    Write it in plain, unscaled w. It must be a mean over rows (a finite sum), because twofold evaluates it row by row;
+    that is what makes unequal clients and sampling right. Terms without rows (a penalty) are fine. `w0` and `beta0` are
+    one client's starting pytrees, and either may be `()`. Numbers in `params`, passed to f as a fourth argument, can
+    change without recompiling. `constants` (of F in the scaled space) are estimated at the start if you do not give
+    them. `grade(w, beta, batch)` gives one figure per row for `tw.evaluate`; the default is minus f.
+
+    >>> import jax.numpy as jnp
+    >>> import twofold as tw
+    >>> def f(w, beta, batch):
+    ...     return jnp.mean((batch.x @ w + beta - batch.y) ** 2)
+    >>> objective = tw.objectives.custom(f, w0=jnp.zeros(2), beta0=0.0)
+    >>> clients = tw.Clients.from_list([(jnp.eye(2), jnp.ones(2)), (jnp.eye(2), jnp.zeros(2))])
+    >>> float(tw.Problem(objective, clients).value(jnp.zeros(2), jnp.zeros(2)))
+    0.5
     """
     if not callable(f):
         raise KindError(f"objectives.custom needs a function f(w, beta, batch), got {type(f).__name__}.")

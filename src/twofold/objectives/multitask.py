@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import jax
 import numpy as np
 
@@ -13,16 +15,26 @@ from twofold.objectives.two_stage import TwoStage
 from twofold.theory import constants
 from twofold.tree import Pytree, record
 
+__all__ = ["Multitask", "multitask"]
+
 
 @record
 class Multitask(Objective):
-    """f_m(w, β_m) = Λ f'_m(w) + f'_m(β_m) + (λ/2)‖w − β_m‖²."""
+    """f_m(w, β_m) = Λ f'_m(w) + f'_m(β_m) + (λ/2)‖w − β_m‖².
+
+    >>> import jax.numpy as jnp
+    >>> import twofold as tw
+    >>> rows = tw.losses.Rows(x=jnp.eye(2), y=jnp.ones(2), weight=jnp.full(2, 0.5))
+    >>> objective = tw.objectives.multitask(tw.losses.squared(), lam=3.0, Lambda=2.0)
+    >>> float(objective.value(jnp.zeros(2), jnp.ones(2), rows, ()))
+    4.0
+    """
 
     loss: Loss
     lam: float
     Lambda: float
     name = "multitask"
-    whole = True
+    whole_models = True
     equation = "Λf'(w) + f'(β) + (λ/2)‖w − β‖²"
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
@@ -41,19 +53,27 @@ class Multitask(Objective):
         )
 
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
-        """Everyone predicts with its own β_m."""
+        """Every client predicts with its own β_m."""
         return beta
 
 
-def _around(objective: Multitask, clients: Clients) -> constants.Constants:
-    """Local training on f'_m(β) + (λ/2)‖β − w*‖²: the penalty adds λ to every curvature."""
-    loss, lam = objective.loss.constants(clients), float(objective.lam)
+def _second_stage(objective: Objective, clients: Clients) -> constants.Constants:
+    """Constants of local training on f'_m(β) + (λ/2)‖β − w*‖²: the penalty adds λ to every curvature."""
+    loss, lam = objective.loss.constants(clients), float(cast(Multitask, objective).lam)
     shifted = constants.LossConstants(mu=loss.mu + lam, L=loss.L + lam, calL=loss.calL + lam, how=loss.how)
     return constants.local(shifted, weights=clients.weights)
 
 
 def multitask(loss: Loss, lam: float, Lambda: float = 1.0) -> Multitask | TwoStage:
-    """A shared model and personal ones near it: Λf'(w) + f'(β) + (λ/2)‖w − β‖² (MT2, Ditto for Λ = ∞)."""
+    """Train a shared model and personal ones near it: Λf'(w) + f'(β) + (λ/2)‖w − β‖² (MT2; Ditto for Λ = ∞).
+
+    >>> import twofold as tw
+    >>> loss = tw.losses.logistic(l2=0.1)
+    >>> tw.objectives.multitask(loss, lam=0.5).equation
+    "Λf'(w) + f'(β) + (λ/2)‖w − β‖²"
+    >>> tw.objectives.multitask(loss, lam=0.5, Lambda=float("inf")).equation
+    "w* = argmin Σ f'(w), then f(w*, β)"
+    """
     if Lambda == np.inf:
-        return TwoStage(Multitask(loss, positive("lam", lam), 0.0), _around)
+        return TwoStage(Multitask(loss, positive("lam", lam), 0.0), _second_stage)
     return Multitask(loss, positive("lam", lam), positive("Lambda", Lambda, zero=True))

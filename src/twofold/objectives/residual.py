@@ -3,30 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeAlias
 
 import jax
 import numpy as np
 
+from twofold import tree
 from twofold.clients import Clients
 from twofold.errors import InputError, KindError
 from twofold.losses import Held, Linear, Rows
-from twofold.objectives.base import Objective
+from twofold.objectives.base import Objective, Part
 from twofold.theory.constants import Constants
 from twofold.tree import Pytree, record, static
 
-Columns = Sequence[int] | slice | str | None
+__all__ = ["Columns", "Residual", "residual"]
+
+Columns: TypeAlias = Sequence[int] | slice | str | None
+"""Which features: column numbers, a slice, the key of a dict of features, or None for all."""
+_Predictor: TypeAlias = Callable[[Pytree, Pytree], jax.Array]
 
 
 @record
 class Residual(Objective):
-    """f_m(w, β_m) = mean ℓ(A^w(w, x^w) + A^β(β_m, x^β), y) + (l2/2)(‖w‖² + ‖β_m‖²)."""
+    """f_m(w, β_m) = mean ℓ(A^w(w, x^w) + A^β(β_m, x^β), y) + (l2/2)(‖w‖² + ‖β_m‖²).
+
+    >>> import jax.numpy as jnp
+    >>> import twofold as tw
+    >>> rows = tw.losses.Rows(x=jnp.eye(2), y=jnp.ones(2), weight=jnp.full(2, 0.5))
+    >>> objective = tw.objectives.residual(tw.losses.squared())
+    >>> objective.score(jnp.ones(2), 2 * jnp.ones(2), rows.x).tolist()
+    [3.0, 3.0]
+    >>> float(objective.value(jnp.ones(2), 2 * jnp.ones(2), rows, ()))
+    2.0
+    """
 
     loss: Linear  # pyright: ignore[reportIncompatibleVariableOverride]
-    shared: Any = static(default=None)
-    private: Any = static(default=None)
-    predictors: Any = static(default=None)
-    start: Any = static(default=None)
+    shared: Columns = static(default=None)
+    private: Columns = static(default=None)
+    predictors: tuple[_Predictor, _Predictor] | None = static(default=None)
+    start: Held | None = static(default=None)
     name = "residual"
     equation = "ℓ(A(w, x) + A(β, x), y)"
 
@@ -37,7 +52,7 @@ class Residual(Objective):
             return jax.tree.map(np.asarray, self.start.value)
         return self.loss.init(self._columns(clients, self.shared)), self.loss.init(self._columns(clients, self.private))
 
-    def _columns(self, clients: Clients, columns: Any) -> Clients:
+    def _columns(self, clients: Clients, columns: Columns) -> Clients:
         return clients.map(lambda x, y: (_pick(x, columns), y))
 
     def score(self, w: Pytree, beta: Pytree, x: Pytree) -> jax.Array:
@@ -51,9 +66,9 @@ class Residual(Objective):
         return fit + self.loss.ridge(w) + self.loss.ridge(beta)
 
     def constants(self, clients: Clients, scale: float) -> Constants | None:
-        """s²L^w_R, max p_m L^β_R from the spectra of the two sets of columns; μ from the ridge alone.
+        """s²L^w_R and max p_m L^β_R from the spectra of the two sets of columns; μ from the ridge alone.
 
-        For predictors of the user's own there is no formula: None.
+        None for predictors of the user's own, which have no formula.
         """
         if self.predictors is not None:
             return None
@@ -85,11 +100,23 @@ class Residual(Objective):
         return self.loss.link.decide(self.score(w, beta, x))
 
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
-        """There is no single set of parameters; both parts are the model."""
+        """Both parts: there is no single set of parameters."""
         return w, beta
 
+    def parts(self, clients: Clients) -> tuple[Part, ...]:
+        """Each linear predictor is a model by itself; of the user's own predictors nothing is known."""
+        return ("shared", "alone") if self.predictors is None else ()
 
-def _pick(x: Pytree, columns: Any) -> Pytree:
+    def grade_part(
+        self, part: Part, w: Pytree, beta: Pytree, train: Rows, own: Pytree, x: Pytree, y: Pytree
+    ) -> jax.Array:
+        """One figure per row for one predictor's score, with the other predictor at zero."""
+        if part == "shared":
+            return self.grade(w, tree.zeros(beta), train, own, x, y)
+        return self.grade(tree.zeros(w), beta, train, own, x, y)
+
+
+def _pick(x: Pytree, columns: Columns) -> Pytree:
     if columns is None:
         return x
     return x[columns] if isinstance(columns, str) else x[:, columns if isinstance(columns, slice) else list(columns)]
@@ -100,17 +127,27 @@ def residual(
     shared: Columns = None,
     private: Columns = None,
     *,
-    predictors: tuple[Callable[[Pytree, Pytree], Any], Callable[[Pytree, Pytree], Any]] | None = None,
+    predictors: tuple[_Predictor, _Predictor] | None = None,
     start: tuple[Pytree, Pytree] | None = None,
 ) -> Residual:
-    """A shared and a private predictor whose scores add up: ℓ(A(w, x^w) + A(β, x^β), y).
+    """Add up the scores of a shared and a private predictor: ℓ(A(w, x^w) + A(β, x^β), y).
 
     `shared` and `private` choose the features of each: column numbers, a slice, the key of a dict of features, or None
-    for all; they may overlap. Predictors are linear unless you pass `predictors=(A_w, A_beta)`, functions of
+    for all. They may overlap. The predictors are linear unless you pass `predictors=(A_w, A_beta)`, functions of
     (parameters, features), together with their starting points `start=(w0, beta0)`.
+
+    >>> import numpy as np
+    >>> import twofold as tw
+    >>> clients = tw.Clients.from_list([(np.eye(3), np.ones(3)), (np.eye(3), np.zeros(3))])
+    >>> problem = tw.Problem(tw.objectives.residual(tw.losses.squared(), shared=[0, 1], private=[2]), clients)
+    >>> w, beta = problem.start
+    >>> w.shape, beta.shape
+    ((2,), (2, 1))
     """
-    if not isinstance(loss, Linear):
-        raise KindError("residual needs a loss with a score: losses.logistic, softmax or squared.")
+    if not isinstance(loss, Linear):  # pyright: ignore[reportUnnecessaryIsInstance]  (users may pass anything)
+        raise KindError(
+            f"residual needs a loss with a score (losses.logistic, softmax or squared), got {type(loss).__name__}."
+        )
     if (predictors is None) != (start is None):
         raise InputError(
             "residual needs predictors and start together: the functions and where their parameters begin."

@@ -1,4 +1,4 @@
-"""Traditional federated learning: one model for all (eq. traditional)."""
+"""Traditional federated learning: one model for everyone (eq. traditional)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,24 @@ from twofold.objectives.base import NOTHING, Loss, Objective
 from twofold.theory import constants
 from twofold.tree import Pytree, record
 
+__all__ = ["Traditional", "traditional"]
+
 
 @record
 class Traditional(Objective):
-    """f_m(w) = f'_m(w); there is no private part, and w is not scaled."""
+    """f_m(w) = f'_m(w). There is no private part, and w is not scaled.
+
+    >>> import jax.numpy as jnp
+    >>> import twofold as tw
+    >>> rows = tw.losses.Rows(x=jnp.eye(2), y=jnp.ones(2), weight=jnp.full(2, 0.5))
+    >>> objective = tw.objectives.traditional(tw.losses.squared())
+    >>> float(objective.value(jnp.zeros(2), (), rows, ()))
+    0.5
+    """
 
     loss: Loss
     name = "traditional"
-    whole = True
+    whole_models = True
     equation = "f'(w)"
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
@@ -38,5 +48,12 @@ class Traditional(Objective):
 
 
 def traditional(loss: Loss) -> Traditional:
-    """One model for all: min_w 1/M Σ f'_m(w) (FedAvg's objective)."""
+    """Train one model for everyone: min_w 1/M Σ f'_m(w), the objective of FedAvg.
+
+    >>> import twofold as tw
+    >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
+    >>> problem = tw.Problem(tw.objectives.traditional(tw.losses.logistic(l2=0.1)), tw.Clients.from_list(made.clients))
+    >>> problem.constants().mu
+    0.1
+    """
     return Traditional(loss)

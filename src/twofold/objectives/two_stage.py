@@ -1,9 +1,9 @@
-"""The limits Λ = ∞: first traditional federated learning, then each client alone around its solution."""
+"""The limit Λ = ∞: first traditional federated learning, then each client alone around its solution."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import jax
 
@@ -15,20 +15,33 @@ from twofold.objectives.traditional import Traditional
 from twofold.theory.constants import Constants
 from twofold.tree import Pytree, record, static
 
+__all__ = ["Around", "TwoStage"]
+
+_Rule: TypeAlias = Callable[[Objective, Clients], Constants]
+"""From the relaxed objective and the clients to the constants of the second stage."""
+
 
 @record
 class Around(Objective):
-    """The second stage: a relaxed objective with w held at the centre and its Λ-term dropped; only β is free."""
+    """f_m(w*, β_m): the second stage, in which w is held at the first stage's solution and only β is free.
 
-    relaxed: Any
+    >>> import jax.numpy as jnp
+    >>> import twofold as tw
+    >>> rows = tw.losses.Rows(x=jnp.eye(2), y=jnp.ones(2), weight=jnp.full(2, 0.5))
+    >>> ditto = tw.objectives.multitask(tw.losses.squared(), lam=3.0, Lambda=float("inf"))
+    >>> float(ditto.second(jnp.zeros(2)).value((), jnp.ones(2), rows, ()))
+    3.0
+    """
+
+    relaxed: Objective
     centre: Pytree
-    rule: Callable[..., Constants] = static()
+    rule: _Rule = static()
     name = "around"
     equation = "f(w*, β)"
 
     @property
-    def loss(self) -> Loss:  # type: ignore[override]
-        """The loss of the objective that this is the second stage of."""
+    def loss(self) -> Loss:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The loss of both stages."""
         return self.relaxed.loss
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
@@ -48,7 +61,7 @@ class Around(Objective):
         return self.relaxed.personal(self.centre, beta, rows, own)
 
     def own(self, clients: Clients) -> Pytree:
-        """The clients' own numbers, of the relaxed objective."""
+        """The clients' own numbers in the relaxed objective."""
         return self.relaxed.own(clients)
 
 
@@ -57,15 +70,21 @@ class TwoStage(Objective):
     """w* = argmin 1/M Σ f'_m(w), then β_m* = argmin f_m(w*, β_m): the original, unrelaxed problem (Λ → ∞).
 
     `relaxed` is the objective with Λ = 0, whose β-part is the second stage. `solve` and `optimum` do both stages.
+
+    >>> import twofold as tw
+    >>> ditto = tw.objectives.multitask(tw.losses.squared(l2=0.1), lam=3.0, Lambda=float("inf"))
+    >>> first, second = ditto.stages()
+    >>> first.equation, second([0.0]).equation
+    ("f'(w)", 'f(w*, β)')
     """
 
-    relaxed: Any
-    rule: Callable[..., Constants] = static()
+    relaxed: Objective
+    rule: _Rule = static()
     name = "two_stage"
     equation = "w* = argmin Σ f'(w), then f(w*, β)"
 
     @property
-    def loss(self) -> Loss:  # type: ignore[override]
+    def loss(self) -> Loss:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The loss of both stages."""
         return self.relaxed.loss
 
@@ -74,11 +93,11 @@ class TwoStage(Objective):
         return Traditional(self.loss)
 
     def second(self, centre: Pytree) -> Around:
-        """Stage two: everyone alone, around the solution of stage one."""
+        """Stage two: every client alone, around the solution of stage one."""
         return Around(self.relaxed, centre, self.rule)
 
     def stages(self) -> Stages:
-        """Traditional federated learning, then everyone alone around its solution."""
+        """Traditional federated learning, then every client alone around its solution."""
         return Stages(self.first(), self.second)
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
@@ -90,7 +109,7 @@ class TwoStage(Objective):
         return self.relaxed.value(w, beta, rows, own)
 
     def constants(self, clients: Clients, scale: float) -> Constants:
-        """Refuse: each stage has its own."""
+        """Raise: each stage has constants of its own."""
         raise InputError(
             "With Lambda=inf the problem has two stages, each with constants of its own: ask "
             "Problem(objective.first(), clients) or Problem(objective.second(w_star), clients)."
@@ -101,5 +120,5 @@ class TwoStage(Objective):
         return self.relaxed.personal(w, beta, rows, own)
 
     def own(self, clients: Clients) -> Pytree:
-        """The clients' own numbers, of the relaxed objective."""
+        """The clients' own numbers in the relaxed objective."""
         return self.relaxed.own(clients)

@@ -1,59 +1,88 @@
 """Weight sharing WS2: some weights of one model are shared, the others private (eq. weight_sharing2; FedPer, LG)."""
+# JAX leaves paths into pytrees, and parts of jax.numpy's signatures, untyped.
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, Literal, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from twofold.clients import Clients
-from twofold.errors import InputError
+from twofold.errors import ContractError, InputError
 from twofold.losses import Rows
 from twofold.objectives.base import Loss, Objective
 from twofold.theory import constants
 from twofold.tree import Pytree, record, static
 
-Split = int | slice | str | Collection[str] | Callable[[str, Any], Any]
-SHARED, PRIVATE = "shared", "private"
+__all__ = ["Split", "WeightSharing", "weight_sharing"]
+
+Split: TypeAlias = int | slice | str | Collection[str] | Callable[[str, Any], ArrayLike]
+"""What is shared: see `weight_sharing`."""
+_Split: TypeAlias = int | slice | tuple[str, ...] | Callable[[str, Any], ArrayLike]  # the same, hashable
+_Kind: TypeAlias = Literal["shared", "private"] | tuple[tuple[int, ...], tuple[int, ...]]
+"""Where a leaf belongs: to one block, or with some indices of its first axis to each."""
+_Layout: TypeAlias = tuple[Any, tuple[tuple[str, _Kind], ...]]
+"""The structure of the loss's parameters (a PyTreeDef, which JAX does not type), with each leaf's name and kind."""
+SHARED: Literal["shared"] = "shared"
+PRIVATE: Literal["private"] = "private"
 
 
 @record
 class WeightSharing(Objective):
-    """f_m(w, β_m) = f'_m([w, β_m]): w and β are pieces of one parameter pytree."""
+    """f_m(w, β_m) = f'_m([w, β_m]): w and β are pieces of one parameter pytree.
+
+    >>> import numpy as np
+    >>> import twofold as tw
+    >>> clients = tw.Clients.from_list([(np.eye(3), np.ones(3)), (np.eye(3), np.zeros(3))])
+    >>> objective = tw.objectives.weight_sharing(tw.losses.squared(), split=2).bind(clients)
+    >>> objective.personal(np.array([1.0, 2.0]), np.array([3.0]), None, ()).tolist()
+    [1.0, 2.0, 3.0]
+    """
 
     loss: Loss
-    split: Any = static()
-    layout: Any = static(default=None)
+    split: _Split = static()
+    layout: _Layout | None = static(default=None)
     name = "weight_sharing"
     equation = "f'([w, β])"
 
     def bind(self, clients: Clients) -> WeightSharing:
-        """Work out, for every leaf of the loss's parameters, which entries are shared."""
-        leaves, structure = jax.tree_util.tree_flatten_with_path(self.loss.init(clients))
+        """Work out which entries of every leaf of the loss's parameters are shared."""
+        params = self.loss.init(clients)
+        structure = cast(Any, jax.tree.structure(params))
+        leaves = cast(list[tuple[tuple[Any, ...], Any]], jax.tree_util.tree_leaves_with_path(params))
         named = [(_name(path), leaf) for path, leaf in leaves]
-        for name in self.split if isinstance(self.split, tuple) else ():
+        for name in _names(self.split):
             if not any(_inside(leaf, name) for leaf, _ in named):
                 raise InputError(
                     f"The split names {name!r}, but the parameters are {', '.join(repr(n) for n, _ in named)}."
                 )
-        kinds = tuple((name, _kind(self.split, name, leaf, len(leaves))) for name, leaf in named)
+        kinds: tuple[tuple[str, _Kind], ...] = tuple(
+            (name, _kind(self.split, name, leaf, len(leaves))) for name, leaf in named
+        )
         for block in (SHARED, PRIVATE):
             other = PRIVATE if block == SHARED else SHARED
             if all(kind == other for _, kind in kinds):
-                names = ", ".join(repr(name) for name, _ in kinds)
-                raise InputError(f"The split {self.split!r} leaves nothing {block}; the parameters are {names}.")
+                listed = ", ".join(repr(name) for name, _ in kinds)
+                raise InputError(f"The split {self.split!r} leaves nothing {block}; the parameters are {listed}.")
         return WeightSharing(self.loss, self.split, (structure, kinds))
+
+    def _bound(self) -> _Layout:
+        if self.layout is None:
+            raise ContractError("weight_sharing does not know its parameters yet: call bind(clients), as Problem does.")
+        return self.layout
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
         """The initial parameters of the loss, cut into the two blocks."""
-        _, kinds = self.layout
-        leaves = jax.tree.leaves(self.loss.init(clients))
-        blocks: tuple[dict, dict] = ({}, {})
+        _, kinds = self._bound()
+        leaves: list[Any] = jax.tree.leaves(self.loss.init(clients))
+        blocks: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
         for leaf, (name, kind) in zip(leaves, kinds, strict=True):
-            if kind in (SHARED, PRIVATE):
+            if isinstance(kind, str):
                 blocks[kind == PRIVATE][name] = leaf
             else:
                 for block, index in zip(blocks, kind, strict=True):
@@ -63,12 +92,12 @@ class WeightSharing(Objective):
 
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
         """The whole model [w, β_m]."""
-        structure, kinds = self.layout
+        structure, kinds = self._bound()
         if len(kinds) == 1:
             w, beta = {kinds[0][0]: w}, {kinds[0][0]: beta}
-        leaves = []
+        leaves: list[Any] = []
         for name, kind in kinds:
-            if kind in (SHARED, PRIVATE):
+            if isinstance(kind, str):
                 leaves.append((w if kind == SHARED else beta)[name])
             else:
                 order = np.argsort(np.concatenate([np.asarray(index) for index in kind]), kind="stable")
@@ -85,7 +114,11 @@ class WeightSharing(Objective):
         return constants.weight_sharing(self.loss.constants(clients), scale=scale, weights=clients.weights)
 
 
-def _name(path: Any) -> str:
+def _names(split: _Split) -> tuple[str, ...]:
+    return cast(tuple[str, ...], split) if isinstance(split, tuple) else ()
+
+
+def _name(path: tuple[Any, ...]) -> str:
     return "/".join(str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path)
 
 
@@ -93,8 +126,8 @@ def _inside(leaf: str, branch: str) -> bool:
     return leaf == branch or leaf.startswith(branch + "/")
 
 
-def _kind(split: Split, name: str, leaf: Any, leaves: int) -> Any:
-    """`shared`, `private`, or the pair of index tuples along the first axis."""
+def _kind(split: _Split, name: str, leaf: Any, leaves: int) -> _Kind:
+    """Decide where a leaf belongs."""
     if isinstance(split, (int, slice)):
         if leaves != 1:
             raise InputError(
@@ -114,12 +147,23 @@ def _kind(split: Split, name: str, leaf: Any, leaves: int) -> Any:
 
 
 def weight_sharing(loss: Loss, split: Split) -> WeightSharing:
-    """Share some weights of one model: f'([w, β]) (WS2, FedPer, LG-FedAvg).
+    """Share some weights of one model and keep the others private: f'([w, β]) (WS2, FedPer, LG-FedAvg).
 
-    `split` says what is shared: an integer k (the first k rows of a model that is one array) or a slice; the name of a
-    leaf or branch, or several (`"head"`, `["layer1", "layer2"]`; paths are joined by "/"); or a function of a leaf's
-    path and value that answers True, False, or a mask along the first axis.
+    `split` says what is shared. It is one of:
+    an integer k (the first k rows of a model that is one array), or a slice of such rows;
+    the name of a leaf or branch, or several of them (`"head"`, `["layer1", "layer2"]`; paths are joined by "/");
+    a function of a leaf's path and value that gives True, False, or a mask along the first axis.
+
+    >>> import numpy as np
+    >>> import twofold as tw
+    >>> clients = tw.Clients.from_list([(np.eye(3), np.ones(3)), (np.eye(3), np.zeros(3))])
+    >>> objective = tw.objectives.weight_sharing(tw.losses.squared(intercept=True), split="weight")
+    >>> w, beta = tw.Problem(objective, clients).start
+    >>> list(w), list(beta)
+    (['weight'], ['bias'])
     """
-    if isinstance(split, str) or not (isinstance(split, (int, slice)) or callable(split)):
-        split = (split,) if isinstance(split, str) else tuple(split)
-    return WeightSharing(loss, split)
+    if isinstance(split, str):
+        return WeightSharing(loss, (split,))
+    if isinstance(split, (int, slice)) or callable(split):
+        return WeightSharing(loss, cast(_Split, split))
+    return WeightSharing(loss, tuple(split))

@@ -16,7 +16,7 @@ arrow matrix times the identity, ∇²F ⪰ [[a, bᵀ], [b, diag(c)]] ⊗ I, who
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from dataclasses import replace as _replace
 from typing import Any
@@ -55,10 +55,10 @@ class LossConstants:
     mu: Any
     L: Any
     calL: Any
-    how: Mapping[str, str] = field(default_factory=dict)
+    how: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
-        sizes = set()
+        sizes: set[int] = set()
         for name, symbol in _LOSS_SYMBOLS.items():
             value = np.array(getattr(self, name), dtype=np.float64)
             if value.ndim > 1:
@@ -111,8 +111,8 @@ class Constants:
     L_beta: float
     calL_w: float
     calL_beta: float
-    how: Mapping[str, str] = field(default_factory=dict, hash=False)
-    why: Mapping[str, str] = field(default_factory=dict, hash=False)
+    how: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
+    why: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
 
     def __post_init__(self) -> None:
         for name, symbol in SYMBOLS.items():
@@ -299,7 +299,7 @@ def _assemble(
     return Constants(max(float(mu), 0.0), w["L"], beta["L"], w["calL"], beta["calL"], how, reasons)
 
 
-def _each(loss: LossConstants, function: Any) -> dict[str, float]:
+def _each(loss: LossConstants, function: Callable[[Array], Array]) -> dict[str, float]:
     """The largest entry of function(L') and of function(𝓛')."""
     return {name: float(np.max(function(getattr(loss, name)))) for name in ("L", "calL")}
 
