@@ -68,9 +68,9 @@ class Hybrid(Algorithm):
 
     def complete(self, setting: Setting) -> tuple[Hybrid, str | None]:
         """Those of Theorem e1, and ASCD's θ."""
-        given = {"p_w": self.p_w, "rho": self.rho, "eta": self.eta}
-        values = stepsizes.asvrcd(setting.constants, setting.rows, **given)
-        return fill(self, {**stepsizes.ascd(setting.constants, setting.rows, **given), **values}), values.get("note")
+        given = {"p_w": self.p_w, "rho": self.rho, "eta": self.eta, "batch": self.batch}
+        values = stepsizes.hybrid(setting.constants, setting.rows, **given)
+        return fill(self, values), values["note"]
 
     def init(self, w0: Pytree) -> Shared:
         """y = z = v = w0, nothing checked, no control variates."""

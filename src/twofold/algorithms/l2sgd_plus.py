@@ -50,7 +50,7 @@ class L2SGDPlus(Algorithm):
     def complete(self, setting: Setting) -> tuple[L2SGDPlus, str | None]:
         """p = p_w and a step for SAGA-type estimators."""
         penalty = setting.lam * setting.heaviest
-        values = stepsizes.l2sgd_plus(setting.constants, self.p_w, penalty=penalty)
+        values = stepsizes.l2sgd_plus(setting.constants, self.p_w, penalty=penalty, batch=self.batch)
         return fill(self, {"eta": values["eta"], "p_w": values["p"], "lam": setting.lam}), None
 
     def init(self, w0: Pytree) -> Pytree:

@@ -3,24 +3,28 @@
 from importlib import import_module
 from typing import Any
 
-from twofold.theory import constants, rates, stepsizes
+from twofold.theory import constants, cost, rates, stepsizes, tight
 from twofold.theory.constants import Constants, LossConstants
+from twofold.theory.cost import Cost
 from twofold.theory.rates import LowerBounds, Prediction, Table, chain_rounds, lower_bounds, predict, table1, table2
 
 __all__ = [
     "Constants",
+    "Cost",
     "LossConstants",
     "LowerBounds",
     "Prediction",
     "Table",
     "chain_rounds",
     "constants",
+    "cost",
     "lower_bounds",
     "predict",
     "rates",
     "stepsizes",
     "table1",
     "table2",
+    "tight",
 ]
 
 
