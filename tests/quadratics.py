@@ -67,27 +67,23 @@ class Quadratic:
     def constants(self, sampling: str | None = "uniform") -> Constants:
         """By eigenvalues; with sampling=None the paper's: the largest client's L^w, and no noise."""
         H, p, own = self.hessian, self.weights, self.of_clients
-        top = [np.linalg.eigvalsh(own[m][at, at])[-1] if at.stop > at.start else 0.0 for m in range(self.M)
-               for at in (self.block(None), self.block(m))]  # fmt: skip
-        L_w, L_beta = np.array(top[0::2]), np.array(top[1::2])
-        rest = [max((np.linalg.eigvalsh(self.rest[m][at, at])[-1] if at.stop > at.start else 0.0) for at in places)
-                for m, places in enumerate([[self.block(None)], *[[self.block(m)] for m in range(self.M)]][1:])]  # fmt: skip
-        rest_w = np.array(
-            [np.linalg.eigvalsh(r[self.block(None), self.block(None)])[-1] if self.d_w else 0 for r in self.rest]
+        w, betas = self.block(None), [self.block(m) for m in range(self.M)]
+        L_w, rest_w = (np.array([_top(h[w, w]) for h in forms]) for forms in (own, self.rest))
+        L_beta, rest_beta = (
+            np.array([_top(h[at, at]) for h, at in zip(forms, betas, strict=True)]) for forms in (own, self.rest)
         )
         of_w, of_beta = self.row_smoothness("w"), self.row_smoothness("beta")
         known = {
             "mu": np.linalg.eigvalsh(H)[0],
             "L_beta": np.max(p * L_beta),
             "calL_w": np.max(of_w.max(1) + rest_w),
-            "calL_beta": np.max(p * (of_beta.max(1) + np.array(rest))),
+            "calL_beta": np.max(p * (of_beta.max(1) + rest_beta)),
         }
         if sampling is None:
             return Constants(L_w=np.max(L_w), **known)
         pick = np.max if sampling == "uniform" else np.mean
-        w = self.block(None)
         return Constants(
-            L_w=np.linalg.eigvalsh(H[w, w])[-1] if self.d_w else 0.0,
+            L_w=_top(H[w, w]),
             noise_w=np.max(p * pick(of_w, axis=1)),
             noise_beta=np.max(p * pick(of_beta, axis=1)),
             sampling=sampling,  # type: ignore[arg-type]
@@ -126,6 +122,11 @@ class Quadratic:
             center = sum(q * g for q, g in each)
             found = found + self.weights[m] ** 2 / batch * (sum(q * g.T @ g for q, g in each) - center.T @ center)
         return found
+
+
+def _top(form: np.ndarray) -> float:
+    """The largest eigenvalue; 0 for a block that is not there."""
+    return float(np.linalg.eigvalsh(form)[-1]) if form.size else 0.0
 
 
 def instance(

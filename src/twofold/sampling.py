@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from twofold import randomness
 from twofold.errors import InputError
 
-__all__ = ["FLOOR", "AliasTable", "alias_rows", "alias_table", "importance", "row_weights"]
+__all__ = ["FLOOR", "AliasTable", "alias_rows", "alias_table", "importance", "row_noise", "row_weights"]
 
 FLOOR = 1e-6
 """Rows with any curvature are drawn at least as often as one with 1e-6 of the mean: weights stay finite in float32."""
@@ -129,6 +129,28 @@ def row_weights(probabilities: ArrayLike, count: ArrayLike | None = None) -> NDA
     n = pi.shape[-1] if count is None else np.asarray(count)[..., None]
     with np.errstate(divide="ignore"):
         return np.where(pi > 0, 1 / (n * np.where(pi > 0, pi, 1.0)), 0.0)
+
+
+def row_noise(smoothness: ArrayLike, probabilities: ArrayLike, count: ArrayLike | None = None) -> NDArray[np.float64]:
+    """V_m = max_j V_j/(n π_j), the noise of a client whose rows are drawn with any probabilities π.
+
+    It is the largest V_j for uniform π, and the mean of the V_j for π ∝ V. In between it is right, too: for `importance` with its
+    floor, or where both blocks share one table though their V_j are not proportional (weight sharing). A row that is never
+    drawn must have V_j = 0.
+
+    >>> (
+    ...     float(row_noise([1.0, 3.0, 2.0], [1 / 3, 1 / 3, 1 / 3])),
+    ...     float(row_noise([1.0, 3.0, 2.0], importance([1.0, 3.0, 2.0]))),
+    ... )
+    (3.0, 2.0)
+    """
+    values, weights = np.asarray(smoothness, np.float64), row_weights(probabilities, count)
+    real = _real(values.shape, np.full(values.shape[:-1], values.shape[-1]) if count is None else count)
+    if np.any(real & (values > 0) & (weights == 0)):
+        raise InputError(
+            "A row with a data gradient is never drawn: give every row with V_j > 0 a probability π_j > 0."
+        )
+    return np.max(np.where(real, values * weights, 0.0), axis=-1)
 
 
 def alias_rows(
