@@ -7,6 +7,7 @@ import pytest
 
 import twofold as tw
 from quadratics import Quadratic
+from twofold import randomness
 from twofold.algorithms.asvrcd_two import ASVRCDTwo
 from twofold.errors import InputError
 from twofold.solver import complete
@@ -16,7 +17,12 @@ M, N, SPLIT, L2 = 3, 12, 2, 0.05
 
 
 @pytest.fixture(scope="module")
-def made():
+def made(quadratic):
+    return quadratic[0], quadratic[1].constants("uniform")
+
+
+@pytest.fixture(scope="module")
+def quadratic():
     """Weight sharing of squared losses with heavy rows, and the same as a quadratic, whose constants are eigenvalues."""
     rng = np.random.default_rng(0)
     data = []
@@ -30,7 +36,7 @@ def made():
     for m, (x, _) in enumerate(data):
         rows[m, :, :SPLIT], rows[m, :, SPLIT + m] = x[:, :SPLIT] * M**-0.5, x[:, SPLIT]
         rest[m] = L2 * np.diag([1 / M] * SPLIT + [float(k == m) for k in range(M)])
-    return problem, Quadratic(np.full(M, 1 / M), rows, rest, SPLIT, 1).constants("uniform")
+    return problem, Quadratic(np.full(M, 1 / M), rows, rest, SPLIT, 1)
 
 
 def start(problem):
@@ -82,6 +88,27 @@ def test_scd_without_noise_at_the_optimum(made):
     left = np.sum(np.asarray(result.w) ** 2) / flat.scale**2 + np.sum(np.asarray(result.beta) ** 2)
     assert left <= 1e-6 * distance2
     assert abs(result.ledger.rounds - found.rounds) <= 5 * np.sqrt(found.iterations)
+
+
+def test_the_recursion_of_the_page(quadratic):
+    """All rows, 25 iterations with the library's own coins: docs/two-references.md in five lines of NumPy."""
+    problem, q = quadratic
+    steps = {"eta": 0.03, "theta1": 0.2, "theta_w": 0.3, "theta_beta": 0.1, "gamma": 0.05, "nu": 0.9}
+    algorithm = ASVRCDTwo(**steps, p_w=0.4, rho_w=0.3, rho_beta=0.5, batch=None)
+    result = tw.solve(problem, algorithm, iterations=25, seed=4)
+    best, of_w, H = problem.optimum(), np.arange(q.dim) < SPLIT, q.hessian
+    y = z = v_w = v_b = -np.concatenate([np.asarray(best.w) / problem.scale, np.asarray(best.beta).ravel()])  # less x*
+    stream = randomness.common(randomness.root(4))
+    full = np.zeros(q.dim)  # before the first iteration nobody knows a gradient, and its step is empty
+    for k in range(25):
+        plan = [bool(coin) for coin in algorithm.plan(stream, k)]
+        x = 0.2 * z + 0.3 * v_w + 0.1 * v_b + 0.4 * y
+        g = full + np.where(of_w, (H @ (x - v_w)) / 0.4 if plan[0] else 0, 0 if plan[0] else (H @ (x - v_b)) / 0.6)
+        v_w, v_b = (y if plan[1] else v_w), (y if plan[2] else v_b)
+        y, z = x - 0.03 * g, 0.9 * z + 0.1 * x - 0.05 * g
+        full = np.where(of_w, H @ v_w, H @ v_b)
+    mine = np.concatenate([np.asarray(result.w - best.w) / problem.scale, np.asarray(result.beta - best.beta).ravel()])
+    assert mine == pytest.approx(y, abs=1e-12)
 
 
 def test_engines_agree(made):

@@ -366,3 +366,29 @@ def test_a_flat_block_is_never_drawn():
         assert h["kappa"] > 0
     assert stepsizes.scd(only_beta, n=10)["p_w"] == 0
     assert stepsizes.svrcd(only_w, 10)["p_w"] == 1
+
+
+def test_momentum_by_hand():
+    """κ² + 4ησκ = 2ηcμ, γ = 2ηc(1−θ)/θ = κ/μ, θ/(1−θ) = κ + 4ησ; and its limits."""
+    for sigma, mu in itertools.product((0.0, 0.3, 40.0), (1e-1, 1e-5)):
+        h = tight.momentum(sigma, 2.0, mu)
+        c = 1 - h.eta
+        assert h.kappa**2 + 4 * h.eta * sigma * h.kappa == pytest.approx(2 * h.eta * c * mu)
+        assert h.gamma == pytest.approx(2 * h.eta * c * (1 - h.theta) / h.theta)
+        assert h.gamma * mu == pytest.approx(h.kappa)
+        assert h.nu == pytest.approx(1 - h.kappa)
+        assert h.theta / (1 - h.theta) == pytest.approx(h.kappa + 4 * h.eta * sigma)
+    assert tight.momentum(1.0, 1.0, 0.01, eta=0.2).eta == 0.2
+
+
+def test_balanced_by_hand():
+    c = Constants(0.1, 0.5, 0.0625, 9.0, 9.0, noise_w=3.5, noise_beta=0.1875, sampling="uniform")
+    assert tight.balanced(c, 1, 0.1) == pytest.approx((2 / 2.5, 0.8, 0.2))  # √4 : √¼
+    assert tight.balanced(c, 10, 0.1) == pytest.approx((2 / 3, 2 / 30, 1 / 30))  # √4 : √(nμ), as nμ = 1 exceeds ¼
+    assert tight.balanced(c, 1000, 0.1) == pytest.approx((0.5, 5e-4, 5e-4))  # nμ exceeds both
+    assert tight.balanced(c, 10, 0.1, batch=5) == pytest.approx(
+        (p := math.sqrt(1.2) / (math.sqrt(1.2) + math.sqrt(0.2)), p / 2, (1 - p) / 2)
+    )
+    assert tight.balanced(c, 10, 0.001, batch=None)[1:] == pytest.approx(
+        (q := math.sqrt(0.5) / (math.sqrt(0.5) + 0.25), 1 - q)
+    )
