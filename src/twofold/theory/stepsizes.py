@@ -333,6 +333,11 @@ def ascd(
     Theorem e1 hold, and even exact gradients diverge.) So with noise constants the steps are those of `tight.momentum`, whose
     γ = 2ηc(1−θ)/θ belongs to its θ. That is proved for the form in which the block not drawn moves to x; the paper's keeps its
     y and z, and is checked by the spectral radius of its second moments.
+
+    >>> h = ascd(Constants(0.01, 1.0, 2.0, 9.0, 8.0, noise_w=0.5, noise_beta=4.0, sampling="uniform"), n=100)
+    >>> c = 1 - 3.0 * h["eta"] / 2
+    >>> abs(h["gamma"] - 2 * h["eta"] * c * (1 - h["theta"]) / h["theta"]) < 1e-12
+    True
     """
     if c.noise_w is None:
         hyper = asvrcd(c, n, optimal, p_w, rho, eta)
@@ -362,6 +367,10 @@ def hybrid(
 
     With noise constants γ must be right for both. ASCD's is γ = 2ηc/a with a = κ + 4ησ and σ = σ_w + σ_β, and ASVRCD's proof
     asks for γ = 2ηcν/θ₁, hence θ₁ = νa beside θ₂ = 2ησ. They leave room for y, θ₁ + θ₂ ≤ 1, as η ≤ 1/(8σ).
+
+    >>> h = hybrid(Constants(0.01, 1.0, 2.0, 9.0, 8.0, noise_w=0.5, noise_beta=4.0, sampling="uniform"), n=100)
+    >>> h["theta1"] + h["theta2"] <= 1
+    True
     """
     if c.noise_w is None:
         return {**ascd(c, n, p_w=p_w, rho=rho, eta=eta), **asvrcd(c, n, p_w=p_w, rho=rho, eta=eta)}
@@ -397,6 +406,11 @@ def svrcd(
 
     The proof holds for any 𝓛 with E‖G(x) − G(x')‖² ≤ 2𝓛 D_F(x, x'): with noise constants 𝓛 is `expected_smoothness` of the
     batch, and p_w and ρ are those of the smallest `cost`.
+
+    >>> c = Constants(0.01, 1.0, 2.0, 9.0, 8.0, noise_w=0.5, noise_beta=4.0, sampling="uniform")
+    >>> h = svrcd(c, n=100, batch=4)
+    >>> h["eta"] == 1 / (6 * expected_smoothness(c, h["p_w"], 4))
+    True
     """
     if c.noise_w is not None:
         w_probability(c)
@@ -415,6 +429,9 @@ def scd(c: Constants, p_w: float | None = None, *, n: float = 1, batch: Batch = 
     E‖x^k − x*‖² ≤ (1−ημ)^k ‖x⁰ − x*‖² + 2ησ²/μ: it stops short of the optimum, by `scd_neighbourhood`.
     With noise constants 𝓛 is `expected_smoothness` of the batch, and p_w that of the smallest `cost` (default: a round
     costs as much as `n` row gradients).
+
+    >>> scd(Constants(0.01, 1.0, 2.0, 9.0, 3.0))["p_w"]
+    0.75
     """
     if c.noise_w is not None:
         w_probability(c)
@@ -462,6 +479,10 @@ def l2sgd_plus(
     −2η + 4η²𝓛_f(b) + 8η²𝓛_f, hence η = 1/(2𝓛_f(b) + 4𝓛_f). With all rows (batch=None) the memory's mean is one full
     gradient, L^β takes the place of 𝓛_f, and η = 1/(6L^β/(1−p)). Rows must be drawn uniformly: one that is hardly ever drawn
     has an old memory. So 𝓛^β is what counts here, and the noise constants are not.
+
+    >>> c = Constants(0.01, 1.0, 2.0, 9.0, 8.0, noise_w=0.5, noise_beta=4.0, sampling="uniform")
+    >>> l2sgd_plus(c, 0.5, penalty=0.1, batch=1)["eta"] < l2sgd_plus(c, 0.5, penalty=0.1, batch=8)["eta"]
+    True
     """
     if rule not in ("derived", "paper"):
         raise InputError(f'rule must be "derived" or "paper", got {rule=}.')
