@@ -7,6 +7,7 @@ import pytest
 
 from twofold.theory import constants, rates, stepsizes
 from twofold.theory.constants import Constants, LossConstants
+from twofold.theory.cost import Cost
 from twofold.theory.rates import chain_rounds, initial_error, lower_bounds, predict, table1, table2
 
 C = Constants(mu=0.01, L_w=1.0, L_beta=4.0, calL_w=3.0, calL_beta=9.0)
@@ -125,6 +126,40 @@ def test_initial_errors_by_hand():
     a = 2 * h["gamma"] * h["nu"] / h["theta1"]
     expected = 5 / a + 2 * (1 + 0.5 / (0.0025 - kappa))
     assert initial_error("asvrcd", C, 2.0, 5.0, n=100) == pytest.approx(expected)
+
+
+def test_predictions_with_noise_constants():
+    known = C.replace(noise_w=0.5, noise_beta=6.0, sampling="uniform")
+    h = stepsizes.asvrcd(known, 100, batch=4)
+    p = predict("asvrcd", known, 1e-6, n=100, batch=4)
+    k = math.log(1e6) / -math.log1p(-h["kappa"])
+    talks = 1 - (1 - h["p_w"]) * (1 - h["rho"])
+    calls = (8 * h["p_w"] + 100 * h["rho"], 8 * (1 - h["p_w"]) + 100 * h["rho"])  # in rows
+    assert (p.iterations, p.rounds, p.grad_w, p.grad_beta) == pytest.approx((k, k * talks, k * calls[0], k * calls[1]))
+    two = stepsizes.asvrcd(known, 100, reference="two")
+    p = predict("asvrcd", known, 1e-6, n=100, reference="two")
+    k = math.log(1e6) / -math.log1p(-two["kappa"])
+    assert p.rounds == pytest.approx(k * (1 - (1 - two["p_w"]) * (1 - two["rho_w"])))  # a new v^β is silent
+    assert p.grad_beta == pytest.approx(k * (2 * (1 - two["p_w"]) + 100 * two["rho_beta"]))
+    start = initial_error("asvrcd", known, 2.0, 5.0, n=100, reference="two")
+    a = 2 * two["gamma"] * two["nu"] / two["theta1"]
+    anchors = sum(two[f"theta_{i}"] / (two[f"rho_{i}"] - two["kappa"]) for i in ("w", "beta"))
+    assert start == pytest.approx(5 / a + 2 * (1 + anchors))
+    h = stepsizes.svrcd(known, 100, batch=None)
+    p = predict("svrcd", known, 1e-3, n=100, batch=None)
+    k = math.log(1e3) / -math.log1p(-min(h["eta"] * 0.01, h["rho"] / 2))
+    assert p.grad_w == pytest.approx(k * (200 * h["p_w"] + 100 * h["rho"]))
+    h = stepsizes.scd(known, n=100, batch=4)
+    p = predict("scd", known, 1e-3, n=100, batch=4)
+    assert p.grad_beta == pytest.approx(4 * (1 - h["p_w"]) * math.log(1e3) / -math.log1p(-h["eta"] * 0.01))
+    assert predict("lsgd", known, 1e-3, n=100, batch=None, sigma2=5.0).eta == stepsizes.lsgd(known, 1, None)["eta"]
+    few, many = (predict("asvrcd", known, 1e-6, n=100, cost=Cost(price, 0, 1)).rounds for price in (1e6, 1e-6))
+    assert few < many
+    # Knowing the noise never costs iterations: the old steps are for the largest row of all.
+    assert (
+        predict("svrcd", known, 1e-6, n=100, p_w=0.25, rho=0.01).iterations
+        < predict("svrcd", C, 1e-6, n=100, rho=0.01).iterations
+    )
 
 
 # --- upper and lower bounds meet --------------------------------------------------------------------------------------

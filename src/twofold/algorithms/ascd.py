@@ -51,8 +51,9 @@ class ASCD(Algorithm):
     name = "ascd"
 
     def complete(self, setting: Setting) -> tuple[ASCD, str | None]:
-        """The paper's choice: ASVRCD's constants and θ = min{0.8, 1/η}."""
-        values = stepsizes.ascd(setting.constants, setting.rows, p_w=self.p_w, rho=self.rho, eta=self.eta)
+        """The paper's choice, ASVRCD's constants and θ = min{0.8, 1/η}, or steps that the noise allows where it is known."""
+        given = {"p_w": self.p_w, "rho": self.rho, "eta": self.eta, "batch": self.batch}
+        values = stepsizes.ascd(setting.constants, setting.rows, **given)
         return fill(self, values), values.get("note")
 
     def init(self, w0: Pytree) -> Pair:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import jax
 from jax.typing import ArrayLike
@@ -12,6 +12,7 @@ from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Sett
 from twofold.algorithms.fields import known
 from twofold.algorithms.svrcd import Message, Plan, coins, counts, estimate, message
 from twofold.control import branch
+from twofold.errors import InputError
 from twofold.randomness import Key
 from twofold.theory import stepsizes
 from twofold.tree import Pytree, record, static
@@ -33,7 +34,8 @@ class ASVRCD(Algorithm):
     """x = θ₁z + θ₂v + (1−θ₁−θ₂)y; y⁺ = x − ηg; z⁺ = νz + (1−ν)x + (γ/η)(y⁺ − x); v⁺ = y with probability ρ.
 
     g is (∇f̂(x) − ∇f̂(v))/p + ∇F(v) in the drawn block and ∇F(v) in the other. The new reference point is the *old* y, so
-    everything that an iteration sends is known at its start: one message with two optional parts.
+    everything that an iteration sends is known at its start: one message with two optional parts. With reference="two" each
+    block has a reference point of its own, v^w and v^β: see `asvrcd_two.ASVRCDTwo`.
 
     >>> import twofold as tw
     >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
@@ -62,13 +64,36 @@ class ASVRCD(Algorithm):
     """Rows in one sampled gradient; None takes all rows."""
     optimal: Literal["w", "beta"] = static(default="w")
     """The block whose number of gradients theory's ρ makes optimal."""
+    reference: Literal["one", "two"] = static(default="one")
+    """How many reference points: one for both blocks, or one for each."""
     name = "asvrcd"
 
-    def complete(self, setting: Setting) -> tuple[ASVRCD, str | None]:
-        """Theorem e1; ρ for the optimal number of ∇_w and rounds (or, with optimal="beta", of ∇_β)."""
-        c, n = setting.constants, setting.rows
-        values = stepsizes.asvrcd(c, n, optimal=self.optimal, p_w=self.p_w, rho=self.rho, eta=self.eta)
-        return fill(self, values), values.get("note")
+    def __post_init__(self) -> None:
+        if self.reference not in ("one", "two"):
+            raise InputError(f'reference must be "one" or "two", got reference={self.reference!r}.')
+        if self.reference == "two" and self.theta2 is not None:
+            raise InputError(
+                "With two reference points there is θ_w and θ_β: set them in ASVRCDTwo, and leave theta2 open."
+            )
+
+    def is_complete(self) -> bool:
+        """Whether nothing is left for theory; with two reference points it always has θ_w and θ_β to find."""
+        return self.reference == "one" and super().is_complete()
+
+    def complete(self, setting: Setting) -> tuple[Algorithm, str | None]:
+        """Theorem e1 (ρ for the optimal number of ∇_w and rounds, or of ∇_β), or tighter, where the noise is known."""
+        if self.reference == "two":
+            return self._two().complete(setting)
+        given = {"optimal": self.optimal, "p_w": self.p_w, "rho": self.rho, "eta": self.eta, "batch": self.batch}
+        values = stepsizes.asvrcd(setting.constants, setting.rows, **cast(Any, given))
+        return fill(self, values), values["note"]
+
+    def _two(self) -> Algorithm:
+        """The same method with two reference points, and what the user set."""
+        from twofold.algorithms.asvrcd_two import ASVRCDTwo
+
+        steps = {name: getattr(self, name) for name in ("eta", "theta1", "gamma", "nu", "p_w")}
+        return ASVRCDTwo(**steps, rho_w=self.rho, rho_beta=self.rho, batch=self.batch)
 
     def init(self, w0: Pytree) -> Triple:
         """y = z = v = w0; the first iteration brings ∇_wF(v)."""

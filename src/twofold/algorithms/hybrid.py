@@ -98,10 +98,10 @@ class Hybrid(Algorithm):
     name = "hybrid"
 
     def complete(self, setting: Setting) -> tuple[Hybrid, str | None]:
-        """ASVRCD's numbers (Theorem e1), and ASCD's θ."""
-        c, n, p_w, rho, eta = setting.constants, setting.rows, self.p_w, self.rho, self.eta
-        values = stepsizes.asvrcd(c, n, p_w=p_w, rho=rho, eta=eta)
-        return fill(self, {**stepsizes.ascd(c, n, p_w=p_w, rho=rho, eta=eta), **values}), values.get("note")
+        """Those of Theorem e1, and ASCD's θ."""
+        given = {"p_w": self.p_w, "rho": self.rho, "eta": self.eta, "batch": self.batch}
+        values = stepsizes.hybrid(setting.constants, setting.rows, **given)
+        return fill(self, values), values["note"]
 
     def init(self, w0: Pytree) -> Shared:
         """y = z = v = w0, nothing checked, no control variates."""

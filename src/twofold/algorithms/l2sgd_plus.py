@@ -69,7 +69,7 @@ class L2SGDPlus(Algorithm):
         """p = p_w and a step for SAGA-type estimators."""
         (lam,) = known(setting.lam)
         penalty = lam * setting.max_weight
-        values = stepsizes.l2sgd_plus(setting.constants, self.p_w, penalty=penalty)
+        values = stepsizes.l2sgd_plus(setting.constants, self.p_w, penalty=penalty, batch=self.batch)
         return fill(self, {"eta": values["eta"], "p_w": values["p"], "lam": lam}), None
 
     def init(self, w0: Pytree) -> Pytree:

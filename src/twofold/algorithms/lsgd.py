@@ -96,9 +96,9 @@ class LSGD(Algorithm):
         return self.eta is not None and (self.mu is not None or not self.average)
 
     def complete(self, setting: Setting) -> tuple[LSGD, str | None]:
-        """Theorem local's step, with the bound 1/(4L^w) that it needs for τ = 1."""
+        """Theorem local's step, with the bound 1/(4L^w) for τ = 1, and 1/(4𝓛(b)) where the noise is known."""
         steps = self.tau if self.epochs is None else self.epochs * int(self._steps_per_epoch(math.ceil(setting.rows)))
-        values = stepsizes.lsgd(setting.constants, steps)
+        values = stepsizes.lsgd(setting.constants, steps, self.batch)
         # Only the average needs μ. Left open otherwise, a step from theory and one of the user's own are one program.
         return fill(self, {**values, "mu": setting.constants.mu} if self.average else values), None
 

@@ -53,8 +53,8 @@ class SCD(Algorithm):
     name = "scd"
 
     def complete(self, setting: Setting) -> tuple[SCD, str | None]:
-        """p_w = 𝓛^w/(𝓛^w+𝓛^β), η = 1/(2𝓛)."""
-        return fill(self, stepsizes.scd(setting.constants, p_w=self.p_w)), None
+        """p_w = 𝓛^w/(𝓛^w+𝓛^β) or by cost, η = 1/(2𝓛), of the batch where its noise is known."""
+        return fill(self, stepsizes.scd(setting.constants, p_w=self.p_w, n=setting.rows, batch=self.batch)), None
 
     def init(self, w0: Pytree) -> Pytree:
         """Start at w0."""

@@ -150,8 +150,9 @@ class SVRCD(Algorithm):
     name = "svrcd"
 
     def complete(self, setting: Setting) -> tuple[SVRCD, str | None]:
-        """η = 1/(6𝓛); ρ for the optimal number of ∇_w (or, with optimal="beta", of ∇_β)."""
-        values = stepsizes.svrcd(setting.constants, setting.rows, optimal=self.optimal, p_w=self.p_w, rho=self.rho)
+        """η = 1/(6𝓛), of the batch where its noise is known; ρ for the optimal number of ∇_w, of ∇_β, or by cost."""
+        c, n = setting.constants, setting.rows
+        values = stepsizes.svrcd(c, n, optimal=self.optimal, p_w=self.p_w, rho=self.rho, batch=self.batch)
         return fill(self, values), None
 
     def init(self, w0: Pytree) -> Anchored:

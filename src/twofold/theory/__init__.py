@@ -3,8 +3,9 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from twofold.theory import constants, rates, stepsizes
+from twofold.theory import constants, cost, rates, stepsizes, tight
 from twofold.theory.constants import Constants, LossConstants
+from twofold.theory.cost import Cost
 from twofold.theory.rates import LowerBounds, Prediction, Table, chain_rounds, lower_bounds, predict, table1, table2
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Constants",
+    "Cost",
     "Forecast",
     "LossConstants",
     "LowerBounds",
@@ -23,6 +25,7 @@ __all__ = [
     "Table",
     "chain_rounds",
     "constants",
+    "cost",
     "cost_of_rounds",
     "forecast",
     "instances",
@@ -34,6 +37,7 @@ __all__ = [
     "stepsizes",
     "table1",
     "table2",
+    "tight",
 ]
 
 

@@ -8,6 +8,10 @@ scale s (M^(-1/2) in the paper). The constants are those of Assumptions smooth_s
 - L^β: every p_m f_m is L^β-smooth in β_m (with p_m = 1/M: f_m is M L^β-smooth);
 - 𝓛^w, 𝓛^β: the same for the part of a single sample, f_{m,i}.
 
+Sharper constants also know the noise of sampled gradients, V^w = max p_m V^w_m and V^β = max p_m V^β_m, where V_m is the
+data part of a single row's smoothness: its largest over the client's rows if rows are drawn uniformly, its mean if they are
+drawn in proportion to it. L^w is then that of F alone, λ_max(Σ p_m ∇²_w f_m), and `L_client` the largest of a client's own.
+
 The printed lemmas hold for p_m = 1/M and s = M^(-1/2), under a condition. Beyond them μ comes from the matrix that
 their proofs start from. Each Hessian of a client's loss is at least μ'_m I, and the blocks of ∇²F are then those of an
 arrow matrix times the identity, ∇²F ⪰ [[a, bᵀ], [b, diag(c)]] ⊗ I, whose smallest eigenvalue is found in O(M).
@@ -17,9 +21,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from dataclasses import replace as _replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,6 +36,10 @@ HOW = ("certified", "local", "given")
 """Proved for every point, measured at one point, or told by the user."""
 
 SYMBOLS = {"mu": "μ", "L_w": "L^w", "L_beta": "L^β", "calL_w": "𝓛^w", "calL_beta": "𝓛^β"}
+NOISE_SYMBOLS = {"noise_w": "V^w", "noise_beta": "V^β", "L_client": "L^w_m"}
+"""Constants that only sharper estimates have; None elsewhere."""
+Sampling = Literal["uniform", "importance"]
+"""How rows are drawn: each with the same probability, or in proportion to its smoothness."""
 _LOSS_SYMBOLS = {"mu": "μ'", "L": "L'", "calL": "𝓛'"}
 
 
@@ -104,6 +112,22 @@ class Constants:
 
     `how` maps each name to "certified", "local" or "given" (the default); `why` may say in words where it comes from.
     A local estimate may well have 𝓛 < L or μ > L^w + L^β, so no order between the constants is enforced.
+
+    `noise_w` and `noise_beta` are V^w = max p_m V^w_m and V^β = max p_m V^β_m, the noise of gradients whose rows are drawn by
+    `sampling`. With them L^w is the smoothness of F itself, and step sizes know the batch and the clients; without them
+    (None) they are the paper's. `L_client` is the largest smoothness in w of a client's own f_m, which local steps need;
+    where it is None, 𝓛^w, which is never smaller, takes its place.
+
+    >>> c = Constants(mu=0.1, L_w=1.0, L_beta=2.0, calL_w=9.0, calL_beta=8.0)
+    >>> print(c.replace(noise_w=0.5, noise_beta=4.0, sampling="uniform"))
+    name  value  how    why
+    μ     0.1    given
+    L^w   1      given
+    L^β   2      given
+    𝓛^w   9      given
+    𝓛^β   8      given
+    V^w   0.5    given  set by hand (uniform sampling)
+    V^β   4      given  set by hand (uniform sampling)
     """
 
     mu: float
@@ -113,37 +137,71 @@ class Constants:
     calL_beta: float
     how: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
     why: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
+    noise_w: float | None = None
+    noise_beta: float | None = None
+    sampling: Sampling | None = None
+    L_client: float | None = None
 
     def __post_init__(self) -> None:
-        for name, symbol in SYMBOLS.items():
-            value = float(getattr(self, name))
+        for name, symbol in {**SYMBOLS, **NOISE_SYMBOLS}.items():
+            value = getattr(self, name)
+            if value is None and name in NOISE_SYMBOLS:
+                continue
+            value = float(value)  # pyright: ignore[reportArgumentType]  (a None among the five is a TypeError)
             if not math.isfinite(value) or value < 0:
                 raise InputError(f"{symbol} must be a finite number ≥ 0, got {name}={value}.")
             object.__setattr__(self, name, value)
+        _check_noise(self.noise_w, self.noise_beta, self.sampling)
+        names = self.symbols
         for name in self.why:
-            if name not in SYMBOLS:
-                raise InputError(f"Constants has no constant {name!r}; it has {', '.join(SYMBOLS)}.")
-        object.__setattr__(self, "how", _check_how(self.how, SYMBOLS, "Constants"))
-        object.__setattr__(self, "why", {name: str(self.why.get(name, "")) for name in SYMBOLS})
+            if name not in names:
+                raise InputError(f"Constants has no constant {name!r}; it has {', '.join(names)}.")
+        object.__setattr__(self, "how", _check_how(self.how, names, "Constants"))
+        object.__setattr__(self, "why", {name: str(self.why.get(name, "")) for name in names})
 
-    def replace(self, **given: float) -> Constants:
-        """The same constants with some set by hand; those are marked "given" from then on."""
+    @property
+    def symbols(self) -> dict[str, str]:
+        """The symbol of each constant that is known here, by name."""
+        return {**SYMBOLS, **{name: s for name, s in NOISE_SYMBOLS.items() if getattr(self, name) is not None}}
+
+    def replace(self, **given: float | str | None) -> Constants:
+        """The same constants with some set by hand; those are marked "given" from then on.
+
+        >>> Constants(0.1, 1.0, 2.0, 9.0, 8.0).replace(mu=0.2).how["mu"]
+        'given'
+        """
         for name in given:
-            if name not in SYMBOLS:
-                raise KindError(f"Constants has no constant {name!r}; it has {', '.join(SYMBOLS)}.")
-        how = {**self.how, **dict.fromkeys(given, "given")}
-        why = {**self.why, **dict.fromkeys(given, "set by hand")}
-        return _replace(self, **given, how=how, why=why)
+            if name not in SYMBOLS and name not in NOISE_SYMBOLS and name != "sampling":
+                allowed = ", ".join([*SYMBOLS, *NOISE_SYMBOLS, "sampling"])
+                raise KindError(f"Constants has no constant {name!r}; it has {allowed}.")
+        marked = [name for name in given if name != "sampling"]
+        gone = {name for name in marked if given[name] is None}
+        how = {**self.how, **dict.fromkeys(marked, "given")}
+        why = {**self.why, **dict.fromkeys(marked, "set by hand")}
+        kept = ({name: text for name, text in words.items() if name not in gone} for words in (how, why))
+        return _replace(self, **given, **dict(zip(("how", "why"), kept, strict=True)))
 
     def __str__(self) -> str:
-        rows = [(SYMBOLS[f.name], f"{getattr(self, f.name):.6g}") for f in fields(self) if f.name in SYMBOLS]
-        texts = [(*row, self.how[name], self.why[name]) for row, name in zip(rows, SYMBOLS, strict=True)]
-        widths = [max(len(text[i]) for text in [_HEADER, *texts]) for i in range(3)]
-        lines = [
-            "  ".join([*(t.ljust(w) for t, w in zip(text, widths, strict=False)), text[3]])
-            for text in [_HEADER, *texts]
-        ]
+        texts: list[tuple[str, str, str, str]] = [_HEADER]
+        for name, symbol in self.symbols.items():
+            why = self.why[name]
+            if name in ("noise_w", "noise_beta"):
+                why = f"{why} ({self.sampling} sampling)".lstrip()
+            texts.append((symbol, f"{getattr(self, name):.6g}", self.how[name], why))
+        widths = [max(len(text[i]) for text in texts) for i in range(3)]
+        lines = ["  ".join([*(t.ljust(w) for t, w in zip(text, widths, strict=False)), text[3]]) for text in texts]
         return "\n".join(line.rstrip() for line in lines)
+
+
+def _check_noise(noise_w: float | None, noise_beta: float | None, sampling: str | None) -> None:
+    if (noise_w is None) != (noise_beta is None):
+        raise InputError(f"Give the noise of both blocks or of neither, got {noise_w=} and {noise_beta=}.")
+    if sampling not in (None, "uniform", "importance"):
+        raise InputError(f'sampling must be "uniform" or "importance", got {sampling=}.')
+    if (noise_w is None) != (sampling is None):
+        raise InputError(
+            f"Noise constants and the sampling that they belong to come together, got {noise_w=} and {sampling=}."
+        )
 
 
 _HEADER = ("name", "value", "how", "why")

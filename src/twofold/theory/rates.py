@@ -20,6 +20,8 @@ from numpy.typing import ArrayLike
 from twofold.errors import InputError
 from twofold.theory import stepsizes
 from twofold.theory.constants import Constants
+from twofold.theory.cost import Cost
+from twofold.theory.tight import Batch
 
 METHODS = ("lsgd", "acd", "scd", "ascd", "svrcd", "asvrcd", "l2sgd_plus", "pfedme")
 
@@ -75,7 +77,11 @@ def asvrcd_contraction(hyper: stepsizes.Hyper, mu: float) -> float:
     3. Put (1) into (2) with weight A = 2γν/θ₁. D_F(v, x) cancels as θ₂ = ½, and E‖g‖² goes as γ ≤ η/(4θ₁), ν ≥ ½ make
        ⅞ηA ≥ γ². With F(·)−F* = f(·): E[‖z⁺−x*‖² + A f(y⁺)] ≤ ν‖z−x*‖² + A θ₂ f(v) + A(1−θ₁−θ₂) f(y).
     4. E f(v⁺) = (1−ρ) f(v) + ρ f(y). So Ψ = ‖z−x*‖² + A f(y) + A θ₂/(ρ−κ) f(v) falls by 1 − κ.
+
+    The tight steps that noise constants give come with their own κ (docs/two-references.md).
     """
+    if "kappa" in hyper:
+        return 1 - hyper["kappa"]
     rho, theta1, theta2 = hyper["rho"], hyper["theta1"], hyper["theta2"]
     middle = rho + theta1 + theta2
     root = 2 * rho * theta1 / (middle + math.sqrt(middle * middle - 4 * rho * theta1))
@@ -90,37 +96,47 @@ def initial_error(
     *,
     n: float | None = None,
     tau: int = 1,
+    batch: Batch = 1,
     sigma2: float = 0.0,
     optimal: Literal["w", "beta"] = "w",
     p_w: float | None = None,
     rho: float | None = None,
+    reference: Literal["one", "two"] = "one",
+    cost: Cost | None = None,
 ) -> float:
     """The Φ⁰ for `predict(initial=...)`, from the gap F(x⁰) − F* and the squared distance ‖x⁰ − x*‖² (scaled space).
 
     ACD: gap + (μ/2)‖·‖². ASVRCD: Ψ⁰/A of `asvrcd_contraction`. SVRCD: ‖·‖² + (4η²/ρ)·2𝓛·gap, as its
     memory starts at x⁰. L2SGD+: ‖·‖² + 4η²σ²/min{p, (1−p)/n}, as its memory starts empty, with sigma2 = σ² = E‖G(x*)‖².
     SCD: ‖·‖². LSGD: 2‖·‖²/η (Theorem main_result, whose Φ⁰ misses the 2 of the β-part).
+    `batch`, `reference` and `cost` matter with noise constants only, and must be those of `predict`.
     """
     if method == "acd":
         return gap + c.mu / 2 * distance2
     if method == "scd":
         return distance2
     if method == "lsgd":
-        return 2 * distance2 / stepsizes.lsgd(c, tau)["eta"]
+        return 2 * distance2 / stepsizes.lsgd(c, tau, batch)["eta"]
     rows = _rows(method, n)
     if method == "asvrcd":
-        hyper = stepsizes.asvrcd(c, rows, optimal, p_w, rho)
-        kappa = 1 - asvrcd_contraction(hyper, c.mu)
+        hyper = stepsizes.asvrcd(c, rows, optimal, p_w, rho, batch=batch, cost=cost, reference=reference)
         weight = 2 * hyper["gamma"] * hyper["nu"] / hyper["theta1"]
-        return distance2 / weight + (1 + hyper["theta2"] / (hyper["rho"] - kappa)) * gap
+        return distance2 / weight + (1 + _anchor_weight(hyper, c.mu)) * gap
     if method == "svrcd":
-        hyper = stepsizes.svrcd(c, rows, optimal, p_w, rho)
-        smoothness = stepsizes.expected_smoothness(c, hyper["p_w"])
+        hyper = stepsizes.svrcd(c, rows, optimal, p_w, rho, batch=batch, cost=cost)
+        smoothness = stepsizes.expected_smoothness(c, hyper["p_w"], batch)
         return distance2 + 4 * hyper["eta"] ** 2 / hyper["rho"] * 2 * smoothness * gap
     if method == "l2sgd_plus":
-        hyper = stepsizes.l2sgd_plus(c, p_w)
+        hyper = stepsizes.l2sgd_plus(c, p_w, batch=batch)
         return distance2 + 4 * hyper["eta"] ** 2 / _l2_memory(hyper["p"], rows) * sigma2
     raise InputError(f"There is no guarantee for {method!r}, hence no initial error; choose from {', '.join(METHODS)}.")
+
+
+def _anchor_weight(hyper: stepsizes.Hyper, mu: float) -> float:
+    """Σ θ_i/(ρ_i − κ), the weight of the reference points beside that of y in ASVRCD's potential."""
+    kappa = 1 - asvrcd_contraction(hyper, mu)
+    names = [("theta2", "rho")] if "rho" in hyper else [("theta_w", "rho_w"), ("theta_beta", "rho_beta")]
+    return sum(hyper[theta] / (hyper[rho] - kappa) for theta, rho in names if hyper[theta] > 0)
 
 
 def _rows(method: str, n: float | None) -> float:
@@ -141,7 +157,7 @@ def predict(
     *,
     n: float | None = None,
     tau: int = 1,
-    batch: float = 1,
+    batch: Batch = 1,
     sigma2: float = 0.0,
     zeta2: float = 0.0,
     M: int = 1,
@@ -149,6 +165,8 @@ def predict(
     optimal: Literal["w", "beta"] = "w",
     p_w: float | None = None,
     rho: float | None = None,
+    reference: Literal["one", "two"] = "one",
+    cost: Cost | None = None,
 ) -> Prediction:
     """Iterations, rounds and gradients that suffice for an error of ε, with the step sizes of `stepsizes` (Table 1).
 
@@ -166,6 +184,14 @@ def predict(
       each part (`initial` is Φ⁰ at the largest η); Φ⁰/K instead for μ = 0. This is Theorem main_result, with the 4 that
       its proof gives where the paper has 2. `sigma2` and `zeta2` are σ² and ζ*², `batch` is B. Rounds are iterations/τ.
     - ascd, pfedme: no guarantee is known, everything is NaN.
+
+    With noise constants the steps and so the numbers know the `batch` (None for all rows), scd's, svrcd's and asvrcd's p_w
+    and ρ are those of the `cost`, and a sampled gradient touches b rows: calls are counted in rows. reference="two" is
+    ASVRCD with two reference points: a new v^β costs n calls of ∇_β and no round.
+
+    >>> c = Constants(0.01, 1.0, 2.0, 9.0, 8.0, noise_w=0.5, noise_beta=4.0, sampling="uniform")
+    >>> predict("asvrcd", c, 1e-6, n=100).rounds < predict("svrcd", c, 1e-6, n=100).rounds
+    True
     """
     _check(eps, initial)
     if method not in METHODS:
@@ -173,7 +199,7 @@ def predict(
     if method in ("ascd", "pfedme"):
         return _nothing(f"{method} has no convergence theorem for this problem.")
     if method == "lsgd":
-        return _predict_lsgd(c, eps, tau, batch, sigma2, zeta2, M, initial)
+        return _predict_lsgd(c, eps, tau, batch, sigma2, zeta2, M, initial, n)
     if c.mu == 0:
         return _nothing(f"{method} has a rate only for μ > 0.", math.inf)
     if method == "acd":
@@ -182,33 +208,57 @@ def predict(
         rows = 1.0 if n is None else float(n)
         return Prediction(k, k * p, k * p, k * (1 - p), rows_per_gradient=rows, eta=hyper["eta"])
     if method == "scd":
-        hyper = stepsizes.scd(c, p_w)
-        eta = hyper["eta"] if sigma2 == 0 else min(hyper["eta"], eps * c.mu / (4 * sigma2))
-        k = _iterations(1 - eta * c.mu, initial, eps if sigma2 == 0 else eps / 2)
-        p = hyper["p_w"]
-        return Prediction(k, k * p, k * p, k * (1 - p), criterion="‖x − x*‖²", eta=eta)
+        return _predict_scd(c, eps, n, batch, sigma2, initial, p_w, cost)
     rows = _rows(method, n)
     if method == "l2sgd_plus":
-        hyper = stepsizes.l2sgd_plus(c, p_w)
+        hyper = stepsizes.l2sgd_plus(c, p_w, batch=batch)
         p = hyper["p"]
         k = _iterations(max(1 - hyper["eta"] * c.mu, 1 - _l2_memory(p, rows) / 2), initial, eps)
-        return Prediction(
-            k, k * p, 0.0, k * (1 - p), criterion="‖β − β*‖²", note="It never evaluates ∇_w.", eta=hyper["eta"]
-        )
+        each = _rows_of_batch(c, batch, n)
+        note = "It never evaluates ∇_w."
+        return Prediction(k, k * p, 0.0, k * (1 - p) * each, criterion="‖β − β*‖²", note=note, eta=hyper["eta"])
     if method == "svrcd":
-        hyper = stepsizes.svrcd(c, rows, optimal, p_w, rho)
+        hyper = stepsizes.svrcd(c, rows, optimal, p_w, rho, batch=batch, cost=cost)
         k = _iterations(max(1 - hyper["eta"] * c.mu, 1 - hyper["rho"] / 2), initial, eps)
-        criterion = "‖x − x*‖²"
-    else:
-        hyper = stepsizes.asvrcd(c, rows, optimal, p_w, rho)
-        k = _iterations(asvrcd_contraction(hyper, c.mu), initial, eps)
-        criterion = "F − F*"
-    p, refresh = hyper["p_w"], hyper["rho"]
-    full = refresh * rows
-    talks = 1 - (1 - p) * (1 - refresh)
-    w = (0.0, 0.0) if c.calL_w == 0 else (talks, 2 * p + full)  # without a w there is nothing to send
-    beta = 0.0 if c.calL_beta == 0 else 2 * (1 - p) + full
-    return Prediction(k, k * w[0], k * w[1], k * beta, criterion=criterion, eta=hyper["eta"])
+        return _anchored(c, k, hyper, rows, _rows_of_batch(c, batch, n), "‖x − x*‖²")
+    hyper = stepsizes.asvrcd(c, rows, optimal, p_w, rho, batch=batch, cost=cost, reference=reference)
+    k = _iterations(asvrcd_contraction(hyper, c.mu), initial, eps)
+    return _anchored(c, k, hyper, rows, _rows_of_batch(c, batch, n), "F − F*")
+
+
+def _rows_of_batch(c: Constants, batch: Batch, n: float | None) -> float:
+    """Rows of a sampled gradient; 1 for the paper's constants, whose steps and counts are for single rows."""
+    if c.noise_w is None:
+        return 1.0
+    return _rows("a batch of all rows", n) if batch is None else float(batch)
+
+
+def _anchored(c: Constants, k: float, hyper: stepsizes.Hyper, rows: float, each: float, criterion: str) -> Prediction:
+    """What k iterations of a method with reference points cost; without a w there is nothing to send."""
+    p, of_w = hyper["p_w"], hyper.get("rho", hyper.get("rho_w", 0.0))
+    of_beta = hyper.get("rho", hyper.get("rho_beta", 0.0))
+    has_w, has_beta = max(c.calL_w, c.L_w) > 0, max(c.calL_beta, c.L_beta) > 0
+    rounds = k * (1 - (1 - p) * (1 - of_w)) if has_w else 0.0
+    grad_w = k * (2 * p * each + of_w * rows) if has_w else 0.0
+    grad_beta = k * (2 * (1 - p) * each + of_beta * rows) if has_beta else 0.0
+    return Prediction(k, rounds, grad_w, grad_beta, criterion=criterion, eta=hyper["eta"])
+
+
+def _predict_scd(
+    c: Constants,
+    eps: float,
+    n: float | None,
+    batch: Batch,
+    sigma2: float,
+    initial: float,
+    p_w: float | None,
+    cost: Cost | None,
+) -> Prediction:
+    hyper = stepsizes.scd(c, p_w, n=1 if n is None else n, batch=batch, cost=cost)
+    eta = hyper["eta"] if sigma2 == 0 else min(hyper["eta"], eps * c.mu / (4 * sigma2))
+    k = _iterations(1 - eta * c.mu, initial, eps if sigma2 == 0 else eps / 2)
+    p, each = hyper["p_w"], _rows_of_batch(c, batch, n)
+    return Prediction(k, k * p, k * p * each, k * (1 - p) * each, criterion="‖x − x*‖²", eta=eta)
 
 
 def _nothing(note: str, value: float = math.nan) -> Prediction:
@@ -216,11 +266,22 @@ def _nothing(note: str, value: float = math.nan) -> Prediction:
 
 
 def _predict_lsgd(
-    c: Constants, eps: float, tau: int, batch: float, sigma2: float, zeta2: float, M: int, initial: float
+    c: Constants,
+    eps: float,
+    tau: int,
+    batch: Batch,
+    sigma2: float,
+    zeta2: float,
+    M: int,
+    initial: float,
+    n: float | None,
 ) -> Prediction:
-    largest = stepsizes.lsgd(c, tau)["eta"]
-    noise = 4 * sigma2 / (batch * M)
-    drift = 8 * c.L_w * math.e * (tau - 1) * tau * (3 * zeta2 + sigma2 / batch)
+    largest = stepsizes.lsgd(c, tau, batch)["eta"]
+    rows = _rows("a batch of all rows", n) if batch is None else float(batch)
+    spread = 0.0 if batch is None else sigma2 / batch
+    local = c.L_w if c.noise_w is None else c.calL_w if c.L_client is None else c.L_client
+    noise = 4 * spread / M
+    drift = 8 * local * math.e * (tau - 1) * tau * (3 * zeta2 + spread)
     exact = noise == 0 and drift == 0
     eta, target = largest, eps
     if not exact:  # η·noise + η²·drift ≤ ε/2
@@ -237,7 +298,7 @@ def _predict_lsgd(
         rounds,
         0.0 if c.L_w == 0 else k,
         0.0 if c.L_beta == 0 else k,
-        rows_per_gradient=float(batch),
+        rows_per_gradient=rows,
         certainty="theorem",
         eta=eta,
     )
@@ -325,7 +386,7 @@ def table1(
     *,
     methods: Sequence[str] = METHODS,
     tau: int = 1,
-    batch: float = 1,
+    batch: Batch = 1,
     sigma2: float = 0.0,
     zeta2: float = 0.0,
     M: int = 1,

@@ -10,6 +10,11 @@ The stochastic methods share one estimator: with probability p_w the w-block of 
 β-block divided by p_β = 1 − p_w, where F_J takes one random row of each client, together or independently. It satisfies
 E‖G(x) − G(x')‖² ≤ 2𝓛 D_F(x, x') with 𝓛 = 2 max{𝓛^w/p_w, 𝓛^β/p_β} (Lemma asvrcd-smooth-const, where one 𝓛^β is
 misprinted as L^β), and by symmetry the same with D_F(x', x). The factor 2 is attained by f = ½(w + β)².
+
+Constants that know the noise of sampled gradients (`Constants.noise_w`) give steps that know the batch and the clients:
+𝓛(b) = Σ_i (V_i/b + L_i)/p_i takes the place of 𝓛 (`variance` has the parts), p_w and ρ are those of the smallest predicted
+cost, and ASVRCD has the steps of `theory.tight`. Constants without it are the paper's, and so are their steps, whatever the
+batch. What the user sets always wins.
 """
 
 from __future__ import annotations
@@ -18,8 +23,19 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from twofold.errors import InputError
 from twofold.theory.constants import Constants, LossConstants
+from twofold.theory.cost import Cost
+from twofold.theory.tight import Batch, Design, Method, balanced, design, momentum, smoothness, tight, variance
+
+__all__ = [
+    "Hyper", "acd", "ascd", "asvrcd", "check_nonconvex", "check_pl", "expected_smoothness", "hybrid", "l2sgd_plus",
+    "largest_nonconvex_eta", "lsgd", "participation", "pfedme", "pl_beta", "pl_schedule", "refresh_probability", "scd",
+    "scd_neighbourhood", "svrcd", "usable_mu", "variance", "w_probability",
+]  # fmt: skip
 
 Hyper = dict[str, Any]
 """Hyper-parameters by name, and "note"."""
@@ -46,19 +62,40 @@ def usable_mu(c: Constants, L: float) -> tuple[float, str | None]:
 # --- ACD and LSGD -----------------------------------------------------------------------------------------------------
 
 
-def lsgd(c: Constants, tau: int) -> Hyper:
+def lsgd(c: Constants, tau: int, batch: Batch = 1) -> Hyper:
     """The largest constant step of LSGD: η = min{1/(4L^β), 1/(8√(3e)(τ−1)L^w), 1/(4L^w)} (Theorems local, main_result).
 
     A term whose denominator vanishes is dropped. The last is not printed, but the proof needs η ≤ 1/(4 max{L^w, L^β}),
     and for τ = 1 the second says nothing.
+
+    The theorem takes the noise for bounded, so it does not see that a step on few rows may overshoot. With noise constants
+    η is also at most 1/(4𝓛(b)), the expected smoothness of `batch` rows of one client, and L^w is `L_client`, since every
+    client goes its own way between rounds.
+
+    >>> c = Constants(0.1, 1.0, 2.0, 9.0, 8.0, noise_w=0.5, noise_beta=4.0, sampling="uniform", L_client=3.0)
+    >>> lsgd(c, tau=1, batch=1)["eta"] == 1 / 36, lsgd(c, tau=1, batch=None)["eta"] == 1 / 12
+    (True, True)
     """
     if tau < 1 or tau != int(tau):
         raise InputError(f"The communication period must be a whole number ≥ 1, got {tau=}.")
-    denominators = [4 * c.L_beta, 8 * math.sqrt(3 * math.e) * (tau - 1) * c.L_w, 4 * c.L_w]
+    local, of_w, of_beta = _local_smoothness(c, batch)
+    denominators = [4 * of_beta, 8 * math.sqrt(3 * math.e) * (tau - 1) * local, 4 * of_w]
     largest = max(denominators)
     if largest == 0:
         raise InputError("LSGD has no finite step size here: L^w and L^β are both 0; give eta.")
     return {"eta": 1 / largest, "note": None}
+
+
+def _local_smoothness(c: Constants, batch: Batch) -> tuple[float, float, float]:
+    """L^w of a single client, and what a local step on `batch` rows sees in w and in β."""
+    if c.noise_beta is None:
+        return c.L_w, c.L_w, c.L_beta
+    local = c.calL_w if c.L_client is None else c.L_client
+    few = 0.0 if batch is None else 1 / batch
+    of_beta = c.L_beta + few * c.noise_beta
+    if c.sampling == "importance":  # a row's share varies too: its largest smoothness comes on top of L^w
+        return local, local + few * c.calL_w, of_beta
+    return local, smoothness(local, c.calL_w, batch), min(of_beta, smoothness(c.L_beta, c.calL_beta, batch))
 
 
 def acd(c: Constants) -> Hyper:
@@ -108,13 +145,39 @@ def w_probability(c: Constants, p_w: float | None = None) -> float:
     return p_w
 
 
-def expected_smoothness(c: Constants, p_w: float) -> float:
+def expected_smoothness(c: Constants, p_w: float, batch: Batch = 1) -> float:
     """𝓛 = 2 max{𝓛^w/p_w, 𝓛^β/p_β}, where a block that is absent counts 0 (Lemma asvrcd-smooth-const).
 
-    For the best p_w it is 2(𝓛^w + 𝓛^β).
+    For the best p_w it is 2(𝓛^w + 𝓛^β). With noise constants it is 𝓛(b) = (V^w/b + L^w)/p_w + (V^β/b + L^β)/p_β: the
+    variance of `variance` in both blocks, and ‖∇F(x) − ∇F(x')‖² ≤ 2(L^w + L^β) D_F(x, x').
+
+    >>> c = Constants(0.1, 1.0, 2.0, 9.0, 8.0)
+    >>> expected_smoothness(c, 0.5)
+    36.0
+    >>> expected_smoothness(c.replace(noise_w=0.5, noise_beta=4.0, sampling="uniform"), 0.5, batch=2)
+    10.5
     """
+    if c.noise_w is not None:
+        return sum(variance(c, p_w, batch)) + c.L_w + c.L_beta
     parts = [L / p for L, p in ((c.calL_w, p_w), (c.calL_beta, 1 - p_w)) if L > 0]
     return 2 * max(parts)
+
+
+def _choice(
+    method: Method, c: Constants, n: float, batch: Batch, p_w: float | None, rho: float | None, cost: Cost | None
+) -> Design:
+    """The cheapest p_w and ρ, or the user's own, checked."""
+    _check_rows(n)
+    if rho is not None and not 0 < rho <= 1:
+        raise InputError(f"rho is a probability > 0, got {rho=}.")
+    mu, _ = usable_mu(c, c.L_w + c.L_beta)
+    given = None if p_w is None else w_probability(c, p_w)
+    return design(method, c, n, mu, batches=(batch,), cost=cost, p_w=given, rho=rho)
+
+
+def _check_rows(n: float) -> None:
+    if not math.isfinite(n) or n < 1:
+        raise InputError(f"A client has at least one row, got {n=}.")
 
 
 def refresh_probability(p_w: float, n: float, optimal: Literal["w", "beta"] = "w", rho: float | None = None) -> float:
@@ -123,8 +186,7 @@ def refresh_probability(p_w: float, n: float, optimal: Literal["w", "beta"] = "w
     The first makes the number of ∇_w optimal, the second that of ∇_β. If it were 0 (a block is absent), 1/n is used.
     """
     n = float(n)
-    if not math.isfinite(n) or n < 1:
-        raise InputError(f"A client has at least one row, got {n=}.")
+    _check_rows(n)
     if rho is not None:
         if not 0 < rho <= 1:
             raise InputError(f"rho is a probability > 0, got {rho=}.")
@@ -140,15 +202,38 @@ def asvrcd(
     n: float,
     optimal: Literal["w", "beta"] = "w",
     p_w: float | None = None,
-    rho: float | None = None,
+    rho: float | tuple[float | None, float | None] | None = None,
     eta: float | None = None,
+    *,
+    batch: Batch = 1,
+    cost: Cost | None = None,
+    reference: Literal["one", "two"] = "one",
 ) -> Hyper:
     """ASVRCD: η = 1/(4𝓛), θ₂ = ½, θ₁ = min{½, √(ημ max{½, θ₂/ρ})}, γ = 1/max{2μ, 4θ₁/η}, ν = 1 − γμ (Theorem e1).
 
     The rate is proved in `rates.asvrcd_contraction`, for any `p_w` and `rho`. With ρ = p_w a refresh costs its n rows
     as often as w moves, but the rounds come down from the order of n + √(n𝓛^w/μ) to that of 1 + √(𝓛^w/μ).
     Given an `eta`, θ₁, γ and ν follow from it by the same formulas (the proof covers any η ≤ 1/(4𝓛)).
+
+    With noise constants the steps are those of `tight.tight`, whose proof is the same without its slack, and "kappa" says by
+    how much the error falls in an iteration. p_w and ρ are then those of the smallest `cost`, and `optimal` is not asked.
+    With reference="two" there are two reference points, and ρ_w, ρ_β, θ_w, θ_β in place of ρ and θ₂ (`rho` may be a pair);
+    without a `cost` they are `tight.balanced`, which is optimal in ∇_w and in ∇_β at once.
+
+    >>> c = Constants(0.01, 1.0, 2.0, 9.0, 8.0)
+    >>> asvrcd(c, n=100)["eta"] == 1 / (4 * 2 * 17)
+    True
+    >>> known = c.replace(noise_w=0.5, noise_beta=4.0, sampling="uniform")
+    >>> few, all_rows = (asvrcd(known, n=100, batch=b)["eta"] for b in (1, None))
+    >>> few < all_rows
+    True
     """
+    if reference not in ("one", "two"):
+        raise InputError(f'reference must be "one" or "two", got {reference=}.')
+    if c.noise_w is not None or reference == "two":
+        return _tight_asvrcd(c, n, p_w, rho, eta, batch, cost, reference)
+    if isinstance(rho, tuple):
+        raise InputError(f"One reference point has one probability, got {rho=}.")
     p_w = w_probability(c, p_w)
     rho = refresh_probability(p_w, n, optimal, rho)
     smoothness = expected_smoothness(c, p_w)
@@ -168,6 +253,66 @@ def asvrcd(
     }
 
 
+def _tight_asvrcd(
+    c: Constants,
+    n: float,
+    p_w: float | None,
+    rho: float | tuple[float | None, float | None] | None,
+    eta: float | None,
+    batch: Batch,
+    cost: Cost | None,
+    reference: Literal["one", "two"],
+) -> Hyper:
+    p, rho_w, rho_beta = _references(c, n, p_w, rho, batch, cost, reference)
+    L = c.L_w + c.L_beta
+    mu, note = usable_mu(c, L)
+    h = tight(variance(c, p, batch), (rho_w, rho_beta), L, mu, eta)
+    if eta is not None and h.eta != eta:
+        note = (
+            f"Theory covers a smaller step than eta={eta:g}, such as {h.eta:.3g}; θ, γ and ν are those of the latter. "
+            "Leave eta open for a guaranteed rate."
+        )
+    found: Hyper = {"p_w": p, "eta": h.eta, "theta1": h.theta1, "gamma": h.gamma, "nu": h.nu, "kappa": h.kappa}
+    if reference == "one":
+        return {**found, "rho": rho_w, "theta2": h.theta_w + h.theta_beta, "note": note}
+    own = {"rho_w": rho_w, "rho_beta": rho_beta, "theta_w": h.theta_w, "theta_beta": h.theta_beta}
+    return {**found, **own, "note": note}
+
+
+def _references(
+    c: Constants,
+    n: float,
+    p_w: float | None,
+    rho: float | tuple[float | None, float | None] | None,
+    batch: Batch,
+    cost: Cost | None,
+    reference: Literal["one", "two"],
+) -> tuple[float, float, float]:
+    """p_w, ρ_w and ρ_β."""
+    w_probability(c)  # says so if both blocks are flat
+    if reference == "one":
+        if isinstance(rho, tuple):
+            raise InputError(f"One reference point has one probability, got {rho=}.")
+        chosen = _choice("asvrcd", c, n, batch, p_w, rho, cost)
+        return chosen.p_w, chosen.rho_w, chosen.rho_beta
+    _check_rows(n)
+    given = rho if isinstance(rho, tuple) else (rho, rho)
+    for value in given:
+        if value is not None and not 0 < value <= 1:
+            raise InputError(f"rho is a probability > 0, got {rho=}.")
+    mu, _ = usable_mu(c, c.L_w + c.L_beta)
+    p, *found = balanced(c, n, mu, batch)
+    if p_w is not None:
+        p = w_probability(c, p_w)
+        share = 1.0 if batch is None else min(batch / n, 1.0)
+        found = [share * q if q > 0 else share for q in (p, 1 - p)]
+    elif cost is not None:
+        chosen = design("asvrcd", c, n, mu, batches=(batch,), cost=cost, references="two")
+        p, found = chosen.p_w, [chosen.rho_w, chosen.rho_beta]
+    rho_w, rho_beta = (old if new is None else new for old, new in zip(found, given, strict=True))
+    return p, rho_w, rho_beta
+
+
 def ascd(
     c: Constants,
     n: float,
@@ -175,14 +320,70 @@ def ascd(
     p_w: float | None = None,
     rho: float | None = None,
     eta: float | None = None,
+    *,
+    batch: Batch = 1,
+    cost: Cost | None = None,
 ) -> Hyper:
     """ASCD: p_w, η, γ and ν of ASVRCD, and θ = min{0.8, 1/η} (synthetic section; a heuristic, there is no theorem).
 
     Without control variates nothing is refreshed; ρ only enters through γ and ν.
+
+    This choice diverges where μ is small against 𝓛: ASVRCD's γ = η/(4θ₁) grows without bound as θ₁ ~ √(μ/𝓛) falls, and is
+    only right together with that θ₁, not with θ = 0.8. (tests/theory/test_ascd.py has an instance on which all assumptions of
+    Theorem e1 hold, and even exact gradients diverge.) So with noise constants the steps are those of `tight.momentum`, whose
+    γ = 2ηc(1−θ)/θ belongs to its θ. That is proved for the form in which the block not drawn moves to x; the paper's keeps its
+    y and z, and is checked by the spectral radius of its second moments.
+
+    >>> h = ascd(Constants(0.01, 1.0, 2.0, 9.0, 8.0, noise_w=0.5, noise_beta=4.0, sampling="uniform"), n=100)
+    >>> c = 1 - 3.0 * h["eta"] / 2
+    >>> abs(h["gamma"] - 2 * h["eta"] * c * (1 - h["theta"]) / h["theta"]) < 1e-12
+    True
     """
-    hyper = asvrcd(c, n, optimal, p_w, rho, eta)
-    kept = {name: hyper[name] for name in ("p_w", "rho", "eta", "gamma", "nu")}
-    return {**kept, "theta": min(0.8, 1 / hyper["eta"]), "note": hyper["note"]}
+    if c.noise_w is None:
+        hyper = asvrcd(c, n, optimal, p_w, rho, eta)
+        kept = {name: hyper[name] for name in ("p_w", "rho", "eta", "gamma", "nu")}
+        return {**kept, "theta": min(0.8, 1 / hyper["eta"]), "note": hyper["note"]}
+    w_probability(c)
+    chosen = _choice("ascd", c, n, batch, p_w, None, cost)
+    L = c.L_w + c.L_beta
+    mu, note = usable_mu(c, L)
+    h = momentum(sum(variance(c, chosen.p_w, batch)), L, mu, eta)
+    rho = refresh_probability(chosen.p_w, n, optimal, rho)
+    found = {"p_w": chosen.p_w, "rho": rho, "eta": h.eta, "gamma": h.gamma, "nu": h.nu, "theta": h.theta}
+    return {**found, "note": note}
+
+
+def hybrid(
+    c: Constants,
+    n: float,
+    p_w: float | None = None,
+    rho: float | None = None,
+    eta: float | None = None,
+    *,
+    batch: Batch = 1,
+    cost: Cost | None = None,
+) -> Hyper:
+    """ASCD first, ASVRCD later, with the same η, γ and ν: those of Theorem e1, and ASCD's θ.
+
+    With noise constants γ must be right for both. ASCD's is γ = 2ηc/a with a = κ + 4ησ and σ = σ_w + σ_β, and ASVRCD's proof
+    asks for γ = 2ηcν/θ₁, hence θ₁ = νa beside θ₂ = 2ησ. They leave room for y, θ₁ + θ₂ ≤ 1, as η ≤ 1/(8σ).
+
+    >>> h = hybrid(Constants(0.01, 1.0, 2.0, 9.0, 8.0, noise_w=0.5, noise_beta=4.0, sampling="uniform"), n=100)
+    >>> h["theta1"] + h["theta2"] <= 1
+    True
+    """
+    if c.noise_w is None:
+        return {**ascd(c, n, p_w=p_w, rho=rho, eta=eta), **asvrcd(c, n, p_w=p_w, rho=rho, eta=eta)}
+    w_probability(c)
+    chosen = _choice("asvrcd", c, n, batch, p_w, rho, cost)
+    L, sigma = c.L_w + c.L_beta, sum(variance(c, chosen.p_w, batch))
+    mu, note = usable_mu(c, L)
+    h = momentum(sigma, L, mu, eta)
+    if eta is None and 8 * h.eta * sigma > 1:
+        h = momentum(sigma, L, mu, 1 / (8 * sigma))
+    theta1, theta2 = h.nu * (h.kappa + 4 * h.eta * sigma), 2 * h.eta * sigma
+    shared = {"p_w": chosen.p_w, "rho": chosen.rho_w, "eta": h.eta, "gamma": h.gamma, "nu": h.nu, "theta": h.theta}
+    return {**shared, "theta1": theta1, "theta2": theta2, "note": note}
 
 
 def svrcd(
@@ -191,6 +392,9 @@ def svrcd(
     optimal: Literal["w", "beta"] = "w",
     p_w: float | None = None,
     rho: float | None = None,
+    *,
+    batch: Batch = 1,
+    cost: Cost | None = None,
 ) -> Hyper:
     """SVRCD: p_w and ρ as ASVRCD, η = 1/(6𝓛) (Algorithm SVRCD-PFL, for which the paper has no theorem).
 
@@ -199,18 +403,40 @@ def svrcd(
     convexity E‖y⁺ − x*‖² ≤ (1−ημ)‖y − x*‖² − 2ηD + η²(4𝓛D + 2σ²). Add (4/ρ)η² times the second line: the D-terms are
     −2η + 12η²𝓛 ≤ 0 for η ≤ 1/(6𝓛), and those of σ² are (4/ρ)η²(1 − ρ/2). So ‖y − x*‖² + (4η²/ρ)σ² contracts by
     max{1−ημ, 1−ρ/2}.
+
+    The proof holds for any 𝓛 with E‖G(x) − G(x')‖² ≤ 2𝓛 D_F(x, x'): with noise constants 𝓛 is `expected_smoothness` of the
+    batch, and p_w and ρ are those of the smallest `cost`.
+
+    >>> c = Constants(0.01, 1.0, 2.0, 9.0, 8.0, noise_w=0.5, noise_beta=4.0, sampling="uniform")
+    >>> h = svrcd(c, n=100, batch=4)
+    >>> h["eta"] == 1 / (6 * expected_smoothness(c, h["p_w"], 4))
+    True
     """
+    if c.noise_w is not None:
+        w_probability(c)
+        chosen = _choice("svrcd", c, n, batch, p_w, rho, cost)
+        eta = 1 / (6 * expected_smoothness(c, chosen.p_w, batch))
+        return {"p_w": chosen.p_w, "rho": chosen.rho_w, "eta": eta, "note": None}
     p_w = w_probability(c, p_w)
     rho = refresh_probability(p_w, n, optimal, rho)
     return {"p_w": p_w, "rho": rho, "eta": 1 / (6 * expected_smoothness(c, p_w)), "note": None}
 
 
-def scd(c: Constants, p_w: float | None = None) -> Hyper:
+def scd(c: Constants, p_w: float | None = None, *, n: float = 1, batch: Batch = 1, cost: Cost | None = None) -> Hyper:
     """SCD: η = 1/(2𝓛) (Algorithm SCD-PFL, SGD with expected smoothness; the paper has no theorem).
 
     With σ² = E‖G(x*)‖², E‖G(x)‖² ≤ 2E‖G(x) − G(x*)‖² + 2σ² ≤ 4𝓛(F(x) − F*) + 2σ². So for η ≤ 1/(2𝓛)
     E‖x^k − x*‖² ≤ (1−ημ)^k ‖x⁰ − x*‖² + 2ησ²/μ: it stops short of the optimum, by `scd_neighbourhood`.
+    With noise constants 𝓛 is `expected_smoothness` of the batch, and p_w that of the smallest `cost` (default: a round
+    costs as much as `n` row gradients).
+
+    >>> scd(Constants(0.01, 1.0, 2.0, 9.0, 3.0))["p_w"]
+    0.75
     """
+    if c.noise_w is not None:
+        w_probability(c)
+        p_w = _choice("scd", c, n, batch, p_w, None, cost).p_w
+        return {"p_w": p_w, "eta": 1 / (2 * expected_smoothness(c, p_w, batch)), "note": None}
     p_w = w_probability(c, p_w)
     return {"p_w": p_w, "eta": 1 / (2 * expected_smoothness(c, p_w)), "note": None}
 
@@ -231,6 +457,7 @@ def l2sgd_plus(
     *,
     rule: Literal["derived", "paper"] = "derived",
     penalty: float | None = None,
+    batch: Batch = 1,
 ) -> Hyper:
     """L2SGD+: probability of averaging p = p_w of ASVRCD, η = 1/(6 max{𝓛^w/p, 𝓛^β/(1−p)}) (Hanzely & Richtárik 2020).
 
@@ -246,14 +473,62 @@ def l2sgd_plus(
     the penalty with r_ψ = p. Weigh the errors σ_f², σ_ψ² of the memories by 4η²/r_f and 4η²/r_ψ; then the D-terms are
     −2ηD + 12η²(𝓛_f D_f + 𝓛_ψ D_ψ) ≤ 0 for η ≤ 1/(6 max{𝓛_f, 𝓛_ψ}), and everything contracts by
     max{1−ημ, 1−r_f/2, 1−r_ψ/2}. One weight for both memories would not do.
+
+    With noise constants η knows the batch. In E‖g‖² ≤ 2E‖G(x) − G(x*)‖² + 2(memory), the first part has 𝓛_f(b) of
+    `tight.smoothness`, but what enters a row's memory is still a single row's 𝓛_f: the D_f-terms are
+    −2η + 4η²𝓛_f(b) + 8η²𝓛_f, hence η = 1/(2𝓛_f(b) + 4𝓛_f). With all rows (batch=None) the memory's mean is one full
+    gradient, L^β takes the place of 𝓛_f, and η = 1/(6L^β/(1−p)). Rows must be drawn uniformly: one that is hardly ever drawn
+    has an old memory. So 𝓛^β is what counts here, and the noise constants are not.
+
+    >>> c = Constants(0.01, 1.0, 2.0, 9.0, 8.0, noise_w=0.5, noise_beta=4.0, sampling="uniform")
+    >>> l2sgd_plus(c, 0.5, penalty=0.1, batch=1)["eta"] < l2sgd_plus(c, 0.5, penalty=0.1, batch=8)["eta"]
+    True
     """
     if rule not in ("derived", "paper"):
         raise InputError(f'rule must be "derived" or "paper", got {rule=}.')
     if penalty is not None:
         c = c.replace(calL_w=penalty)
+    if c.noise_beta is not None and rule == "derived":
+        return _l2sgd_plus_of_batch(c, p_w, batch)
     p = w_probability(c, p_w)
-    eta = 1 / ((3 if rule == "derived" else 4) * expected_smoothness(c, p))
+    plain = c.replace(noise_w=None, noise_beta=None, sampling=None) if c.noise_w is not None else c
+    eta = 1 / ((3 if rule == "derived" else 4) * expected_smoothness(plain, p))
     return {"p": p, "eta": eta, "note": None}
+
+
+def _l2sgd_plus_of_batch(c: Constants, p_w: float | None, batch: Batch) -> Hyper:
+    """The step that knows the batch; 6𝓛_f and 6𝓛_ψ are equal for the default p."""
+    rows = 6 * c.L_beta if batch is None else 2 * smoothness(c.L_beta, c.calL_beta, batch) + 4 * c.calL_beta
+    p = w_probability(c.replace(calL_beta=rows / 6), p_w)
+    denominators = [L / q for L, q in ((6 * c.calL_w, p), (rows, 1 - p)) if L > 0]
+    return {"p": p, "eta": 1 / max(denominators), "note": None}
+
+
+def participation(L: float, client_L: ArrayLike, weights: ArrayLike, q: ArrayLike, mu: float = 0.0) -> Hyper:
+    """Partial participation with memory (SAGA over clients): η = 1/(L_F + 6C) with C = max p_m L_m (1−q_m)/q_m.
+
+    Client m takes part with probability q_m, independently, sends ∇f_m(w) − h_m and stores h_m = ∇f_m(w); the server steps
+    along g = Σ p_m h_m + Σ_present (p_m/q_m)(∇f_m(w) − h_m). `L` is the smoothness of F in w, `client_L` that of each f_m.
+    Write f = F − F*, D_m for f_m's Bregman distance to w*, s_m = p_m²((1−q_m)/q_m)‖h_m − ∇f_m(w*)‖². The clients are
+    independent, so E‖g‖² ≤ ‖∇F‖² + Σ p_m²((1−q_m)/q_m)‖∇f_m(w) − h_m‖² ≤ (2L_F + 4C) f + 2Σ s_m, using ‖a−b‖² ≤ 2‖a‖² + 2‖b‖²
+    and ‖∇f_m(w) − ∇f_m(w*)‖² ≤ 2L_m D_m; and E[s_m⁺] ≤ (1−q_m) s_m + 2q_m p_m C D_m. Weigh s_m by 4η²/q_m: the f-terms are
+    −2η + η²(2L_F + 12C) = 0, those of s_m leave (4η²/q_m)(1 − q_m/2). So ‖w − w*‖² + 4η²Σ s_m/q_m contracts by
+    1 − "kappa", κ = min{ημ, min q_m/2}. Proved for w alone, or β eliminated; everyone present (q = 1) gives 1/L_F.
+
+    >>> participation(1.0, [1.0, 2.0], [0.5, 0.5], 1.0)["eta"]
+    1.0
+    >>> participation(1.0, [1.0, 2.0], [0.5, 0.5], 0.5, mu=0.14)["kappa"]
+    0.02
+    """
+    L_m, p, q = (np.asarray(x, np.float64) for x in (client_L, weights, q))
+    if not np.all((q > 0) & (q <= 1)):
+        raise InputError(f"Each client must take part with a probability in (0, 1], got q={q}.")
+    extra = float(np.max(p * L_m * (1 - q) / q))
+    if not L + extra > 0:
+        raise InputError(f"The step size needs a function that is not flat, got {L=} and {client_L=}.")
+    eta = 1 / (L + 6 * extra)
+    kappa = eta * mu if np.all(q == 1) else min(eta * mu, float(np.min(q)) / 2)
+    return {"eta": eta, "smoothness": L + extra, "kappa": kappa, "note": None}
 
 
 def pfedme(lam: float, loss: LossConstants, local_rounds: int) -> Hyper:
