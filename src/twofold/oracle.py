@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from twofold import randomness, tree
 from twofold.curvature import real_weight
@@ -16,6 +17,10 @@ from twofold.tree import Pytree
 from twofold.variables import Variables
 
 __all__ = ["Member", "Oracle", "Program", "Sample", "weighted_mean"]
+
+
+Entry = jax.Array | np.ndarray | np.generic
+"""A number, or one for each of many clients; on the device or on the host."""
 
 
 class Sample(NamedTuple):
@@ -30,11 +35,11 @@ class Member(NamedTuple):
 
     x: Pytree
     y: Pytree
-    count: jax.Array
-    weight: jax.Array  # p_m
-    position: jax.Array  # its number among all clients, which its random stream is derived from
+    count: Entry
+    weight: Entry  # p_m
+    position: Entry  # its number among all clients, which its random stream is derived from
     own: Pytree
-    share: jax.Array  # its weight in means over clients: p_m, or zero for a copy that only fills up a shard
+    share: Entry  # its weight in means over clients: p_m, or zero for a copy that only fills up a shard
 
     @property
     def capacity(self) -> int:

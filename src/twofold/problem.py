@@ -96,7 +96,7 @@ class Problem:
             raise KindError(_what_objective(objective))
         if not isinstance(clients, Clients):
             raise KindError(f"Problem needs Clients (see Clients.from_list), got {type(clients).__name__}.")
-        self.feature_dtype = _feature_dtype(feature_dtype, rows)
+        self.feature_dtype: FeatureDtype | None = _feature_dtype(feature_dtype, rows)
         self._kept = None if self.feature_dtype is None else np.dtype(jnp.bfloat16)  # of features; None: as all numbers
         if self._kept is not None:
             clients = _rounded(clients, self._kept)

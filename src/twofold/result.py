@@ -38,8 +38,9 @@ _Column: TypeAlias = NDArray[Any]  # integers or floats, as the metric is
 class Ledger:
     """What a run cost: each client's communication, and how many single-row gradients it evaluated.
 
-    Every client sends and receives the same amount: it sends its message and receives the mean of all messages.
-    `gradients_w` and `gradients_beta` have one entry per client. Ledgers of successive runs can be added.
+    Every client sends and receives the same amount: it sends its message and receives the mean of all messages. So these are
+    single numbers. With `participation` they differ, and are one number per client: each counts what it sent and received in its
+    own rounds, and the shared state that it loads when it comes back. `gradients_w` and `gradients_beta` have one entry per client. Ledgers of successive runs can be added.
 
     >>> import numpy as np
     >>> from twofold import Ledger
@@ -52,10 +53,10 @@ class Ledger:
 
     rounds: int
     iterations: int
-    floats_up: int
-    floats_down: int
-    bytes_up: int
-    bytes_down: int
+    floats_up: int | NDArray[np.integer]
+    floats_down: int | NDArray[np.integer]
+    bytes_up: int | NDArray[np.integer]
+    bytes_down: int | NDArray[np.integer]
     gradients_w: NDArray[np.integer]
     gradients_beta: NDArray[np.integer]
 
@@ -64,8 +65,8 @@ class Ledger:
 
     def __str__(self) -> str:
         return (
-            f"{self.rounds:,} rounds in {self.iterations:,} iterations; per client {self.bytes_up:,} bytes up and "
-            f"{self.bytes_down:,} down; {self.gradients_w.mean():,.0f} ∇w and {self.gradients_beta.mean():,.0f} ∇β "
+            f"{self.rounds:,} rounds in {self.iterations:,} iterations; per client {np.mean(self.bytes_up):,.0f} bytes up and "
+            f"{np.mean(self.bytes_down):,.0f} down; {self.gradients_w.mean():,.0f} ∇w and {self.gradients_beta.mean():,.0f} ∇β "
             "single-row evaluations a client"
         )
 

@@ -152,7 +152,7 @@ def _summary(settings: Config, built: Built, runs: Results, graded: Evaluation |
 
 def _line(result: Result, last: list[str]) -> list[str]:
     """One seed in the summary: its cost, and the last values of the named metrics."""
-    from twofold.engines.memory import size
+    from twofold.engines.memory import in_words as size
 
     ledger = result.ledger
     cost = [f"{ledger.rounds:,}", f"{ledger.iterations:,}", size(ledger.bytes_up + ledger.bytes_down)]

@@ -99,7 +99,7 @@ def _predictions(found: Forecast) -> list[RenderableType]:
 
 def _budget(settings: Config, built: Built, problem: Problem) -> list[RenderableType]:
     """What the file's own number of rounds will cost."""
-    from twofold.engines.memory import size
+    from twofold.engines.memory import in_words as size
     from twofold.theory import cost_of_rounds
 
     rounds, seed = settings.budget.get("rounds"), settings.seeds[0]

@@ -26,13 +26,17 @@ BLOCK = 8192
 """Iterations that are looked at together."""
 
 
+Total = Any
+"""An array of totals, or one number of it."""
+
+
 class Course(NamedTuple):
     """Totals after each iteration, (seeds, iterations): rounds, scalars that a client sends, its single-row gradients."""
 
-    rounds: np.ndarray
-    floats: np.ndarray
-    gradients_w: np.ndarray
-    gradients_beta: np.ndarray
+    rounds: Total
+    floats: Total
+    gradients_w: Total
+    gradients_beta: Total
 
     def at(self, places: Any) -> Course:
         """The totals at some places."""

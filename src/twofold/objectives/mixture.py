@@ -47,6 +47,10 @@ class Mixture(Objective):
         """μ'/(3M), λ/M, (L'+λ)/M (Lemma mixture)."""
         return constants.mixture(self.loss.constants(clients), self.lam, scale=scale, weights=clients.weights)
 
+    def mixture_strength(self) -> float:
+        """λ."""
+        return float(self.lam)
+
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
         """Every client predicts with its own β_m."""
         return beta

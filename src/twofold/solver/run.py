@@ -45,9 +45,9 @@ LOOK = 1 << 16
 
 
 class Stretch(NamedTuple):
-    """The next iterations: how many, where their iterates are kept, which of them are whose records, and the totals."""
+    """The next iterations: how many of them, where their iterates are kept, which of them are whose records, and the totals."""
 
-    count: int
+    iterations: int
     slots: np.ndarray
     flags: np.ndarray
     course: Course
@@ -176,7 +176,7 @@ class Run:
                     for track in tracks:
                         track.interrupt()
                 took = time.perf_counter() - since
-                most = int(np.clip(stretch.count * STRETCH_SECONDS / max(took, 1e-9), 1, min(4 * most, CAPACITY)))
+                most = int(np.clip(stretch.iterations * STRETCH_SECONDS / max(took, 1e-9), 1, min(4 * most, CAPACITY)))
                 patience = min(2 * patience, MOST_SLOTS)
                 tick(self._progress(tracks)[0])
                 if not last:
@@ -185,15 +185,15 @@ class Run:
     def _advance(self, tracks: list[Track], engine: Engine, k: int, stretch: Stretch) -> int:
         """Do a stretch and record what it gave; the iteration after it."""
         since = time.perf_counter() - self._began
-        factors = None if self.attendance is None else self.attendance.factors(k, stretch.count)
-        snapshots = engine.advance(k, stretch.count, stretch.slots, factors)
+        factors = None if self.attendance is None else self.attendance.factors(k, stretch.iterations)
+        snapshots = engine.advance(k, stretch.iterations, stretch.slots, factors)
         if stretch.flags.any():
             engine.wait()
             self._record(tracks, engine, snapshots, stretch, k, (since, time.perf_counter() - self._began))
         for track in tracks:
             if track.status is None:
-                track.k, track.spent = k + stretch.count, stretch.course.at((track.row, stretch.count))
-        return k + stretch.count
+                track.k, track.spent = k + stretch.iterations, stretch.course.at((track.row, stretch.iterations))
+        return k + stretch.iterations
 
     def _time_is_up(self) -> bool:
         return self.budget.seconds is not None and time.perf_counter() - self._began >= self.budget.seconds
@@ -265,7 +265,7 @@ class Run:
                 Course(*(column[row, done] for column in stretch.course)),
                 {name: v[mine] for name, v in values.items()},
                 sizes[mine],
-                since + (now - since) * done / stretch.count,
+                since + (now - since) * done / stretch.iterations,
                 lambda i, row=row, slots=slots: engine.fetch(snapshots, int(slots[i]), row),
             )
         self._tell(tracks)

@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 
 from twofold import randomness, tree
 from twofold.algorithms import REGISTRY, Algorithm
-from twofold.engines.memory import size as in_bytes
-from twofold.engines.schedule import message_sizes
+from twofold.engines.memory import in_words as in_bytes
+from twofold.engines.schedule import footprint
 from twofold.errors import InputError, NotFound, TwofoldError
-from twofold.objectives.two_stage import TwoStage
 from twofold.problem import Problem
 from twofold.solver import complete, make
 from twofold.theory import rates
@@ -258,7 +257,7 @@ def cost_of_rounds(
             "Nothing is shared in this problem, so that no round ever takes place: count iterations instead."
         )
     completed, _ = complete(problem, algorithm)
-    sizes = message_sizes(tree.cast(completed), problem)
+    sizes = footprint(tree.cast(completed), problem).parts
     floats = np.zeros(0, np.int64)
     while np.count_nonzero(floats) < rounds:
         if len(floats) >= most:
@@ -271,7 +270,7 @@ def cost_of_rounds(
 
 def _floats_per_round(problem: Problem, algorithm: Algorithm, seed: int) -> float:
     """Scalars that a client sends in an iteration in which it sends, on average over the first coins."""
-    floats = _floats_sent(algorithm, message_sizes(tree.cast(algorithm), problem), seed, 0)
+    floats = _floats_sent(algorithm, footprint(tree.cast(algorithm), problem).parts, seed, 0)
     return float(floats[floats > 0].mean()) if (floats > 0).any() else 0.0
 
 
