@@ -15,6 +15,7 @@ from twofold.theory.constants import Constants
 from twofold.tree import Pytree
 
 if TYPE_CHECKING:
+    from twofold.curvature.model import BlockCurvature
     from twofold.losses import Custom, Linear
 
     Loss = Linear | Custom
@@ -49,6 +50,10 @@ class Objective:
     def constants(self, clients: Clients, scale: float) -> Constants | None:
         """Certified constants of F in the scaled space, or None where only a local estimate is to be had."""
         raise NotImplementedError
+
+    def curvature(self, clients: Clients) -> BlockCurvature | None:
+        """The arrows below and above the Hessian, where the loss is linear; None where nothing of the kind is known."""
+        return None
 
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
         """The parameters of `loss` with which this client predicts; `rows` are its training rows."""
