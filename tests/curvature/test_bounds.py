@@ -69,8 +69,12 @@ def test_metric_makes_upper_blocks_at_most_one_and_its_mu_holds(objective, name,
             wb = np.stack([of_w.T @ h @ r for h, r in zip(wb, of_beta, strict=True)])
             bb = np.stack([r.T @ h @ r for h, r in zip(bb, of_beta, strict=True)])
             assert max(np.linalg.eigvalsh(h)[-1] for h in bb) <= SLACK
+            if name == "squared" and kind == "matrix":
+                np.testing.assert_allclose(bb, np.broadcast_to(np.eye(len(bb[0])), bb.shape), atol=1e-8)
         if c.L_w:
             assert np.linalg.eigvalsh(ww)[-1] <= SLACK
+            if name == "squared" and kind == "matrix":
+                np.testing.assert_allclose(ww, np.eye(len(ww)), atol=1e-8)
         values = np.linalg.eigvalsh(Dense.whole(ww, wb, bb))
         assert 0 < c.mu <= values[0] * SLACK and values[-1] <= c.L * SLACK
         if name == "squared" and kind != "diagonal":
