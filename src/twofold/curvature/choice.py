@@ -55,7 +55,7 @@ def choose(
     ...     terms = [Loss(1, 0, 1), Pull(0.25, 1, -1)]
     ...     return choose(of_terms(tw.losses.logistic(l2=0.01), clients, terms), 2**-0.5)
     >>> kind(alike), kind(unlike)
-    (None, 'matrix')
+    (None, 'diagonal')
     """
     if model is None:
         return None
