@@ -113,15 +113,14 @@ def lsgd(f: Plain, a: LSGD) -> tuple[np.ndarray, np.ndarray]:
 def acd(f: Plain, a: ACD) -> tuple[np.ndarray, np.ndarray]:
     w_y = w_z = f.zero_w
     y = z = f.zero
-    roots = np.sqrt(a.L_w) + np.sqrt(a.L_beta)
     for k in range(ITERATIONS):
         w_x, x = (1 - a.theta) * w_y + a.theta * w_z, (1 - a.theta) * y + a.theta * z
         drawn = f.coin(k, a.p_w)
         g_w = f.of_w(w_x, x) if drawn else f.zero_w
         g = f.zero if drawn else f.of_beta(w_x, x, f.all_rows(k, None))
         w_y, y = w_x - g_w / a.L_w, x - g / a.L_beta
-        w_z = (w_z + a.eta * a.nu * w_x - a.eta / (np.sqrt(a.L_w) * roots) * g_w) / (1 + a.eta * a.nu)
-        z = (z + a.eta * a.nu * x - a.eta / (np.sqrt(a.L_beta) * roots) * g) / (1 + a.eta * a.nu)
+        w_z = (w_z + a.eta * a.nu * w_x - a.eta * a.p_w / a.L_w * g_w) / (1 + a.eta * a.nu)
+        z = (z + a.eta * a.nu * x - a.eta * (1 - a.p_w) / a.L_beta * g) / (1 + a.eta * a.nu)
     return w_y, y
 
 

@@ -257,6 +257,39 @@ def test_acd_contracts_as_claimed():
         assert theta**2 * total**2 / (2 * (1 - theta)) == pytest.approx(c.mu / 2)
 
 
+@pytest.mark.parametrize("p_w", [0.1, 0.4, 0.85])
+@pytest.mark.parametrize("sharp", [False, True])
+def test_acd_contracts_with_any_probability(p_w, sharp):
+    """The Lyapunov function of the metric's proof, Σ L_i/p_i² ‖z_i‖² in place of S²‖z‖², with ν by the lemma or exact."""
+    for problem in sums():
+        c = problem.c
+        if c.L_w == 0 or c.L_beta == 0:
+            continue
+        norm = problem.w_mask * (c.L_w / p_w**2) + problem.beta_mask * (c.L_beta / (1 - p_w) ** 2)
+        root = np.diag(np.diag(norm) ** -0.5)
+        exact = float(np.linalg.eigvalsh(root @ problem.full @ root)[0])
+        h = stepsizes.acd_any(c, p_w, exact if sharp else None)
+        assert h["p_w"] == p_w and h["nu"] <= exact * (1 + 1e-9)
+        eye, theta, eta, nu = np.eye(problem.dim), h["theta"], h["eta"], h["nu"]
+        x = np.concatenate([(1 - theta) * eye, theta * eye], axis=1)
+        z = np.concatenate([0 * eye, eye], axis=1)
+        maps = []
+        for p, mask, L in ((p_w, problem.w_mask, c.L_w), (1 - p_w, problem.beta_mask, c.L_beta)):
+            gradient = mask @ problem.full @ x
+            maps.append((p, blocks([x - gradient / L], [(z + eta * nu * x - eta * p / L * gradient) / (1 + eta * nu)])))
+        lyapunov = blocks([problem.full / (2 * theta**2), 0 * eye], [0 * eye, norm / (2 * (1 - theta))])
+        assert excess(maps, lyapunov, 1 - theta) <= 1e-9
+
+
+def test_acd_any_refuses_what_cannot_be():
+    assert stepsizes.acd_any(C) == stepsizes.acd(C)
+    for p_w in (0.0, 1.0, -0.1):
+        with pytest.raises(ValueError, match="p_w"):
+            stepsizes.acd_any(C, p_w)
+    with pytest.raises(ValueError, match="finite number > 0, got nu=0"):
+        stepsizes.acd_any(C, 0.5, 0.0)
+
+
 def asvrcd_maps(problem, h):
     eye, zero = np.eye(problem.dim), np.zeros((problem.dim,) * 2)
     y, z, v = (np.concatenate([eye if i == j else zero for i in range(3)], axis=1) for j in range(3))

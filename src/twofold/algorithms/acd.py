@@ -40,8 +40,9 @@ class Message(NamedTuple):
 
 @record
 class ACD(Algorithm):
-    """x = (1−θ)y + θz; the drawn block steps y = x − g/L, z = (z + ηνx − ηg/(√L(√L^w+√L^β)))/(1+ην).
+    """x = (1−θ)y + θz; the drawn block i steps y = x − g/L_i, z = (z + ηνx − ηp_i g/L_i)/(1+ην).
 
+<<<<<<< HEAD
     w is drawn with probability p_w = √L^w/(√L^w+√L^β) (the printed branch is swapped). The block that is not drawn gets
     y = x and z = (z + ηνx)/(1+ην). Optimal in rounds and in gradients of both blocks (Theorem ACD-PFL).
 
@@ -52,6 +53,11 @@ class ACD(Algorithm):
     >>> result = tw.solve(problem, tw.algorithms.ACD(), rounds=3, record=())
     >>> round(result.algorithm.p_w, 3), result.ledger.rounds
     (0.463, 3)
+=======
+    w is drawn with probability p_w = √L^w/(√L^w+√L^β) (the printed branch is swapped; then p_i/L_i is the printed
+    1/(√L_i(√L^w+√L^β))), or with any other that ν belongs to. The block not drawn has y = x and z = (z + ηνx)/(1+ην).
+    Optimal in rounds and in gradients of both blocks (Theorem ACD-PFL).
+>>>>>>> arrow
     """
 
     p_w: float | None = None
@@ -69,8 +75,8 @@ class ACD(Algorithm):
     name = "acd"
 
     def complete(self, setting: Setting) -> tuple[ACD, str | None]:
-        """ν, θ, η, p_w of Theorem ACD-PFL."""
-        values = stepsizes.acd(setting.constants)
+        """ν, θ, η, p_w of Theorem ACD-PFL, or what follows from the p_w or ν that is given."""
+        values = stepsizes.acd_any(setting.constants, self.p_w, self.nu)
         return fill(self, values), values.get("note")
 
     def init(self, w0: Pytree) -> Pair:
@@ -92,23 +98,38 @@ class ACD(Algorithm):
         x_w, x = self._mix(shared), self._mix(private)
         gradient = branch(plan.w, lambda: oracle.gradient_w(x_w, x), lambda: tree.zeros(x_w))
         own = branch(plan.w, lambda: tree.zeros(x), lambda: oracle.gradient_beta(x_w, x))
+<<<<<<< HEAD
         return self._step(private, x, own, L_beta), Message(gradient)
 
     def server(self, plan: Plan, shared: Pair, mean: Message) -> Pair:
         """The same step on w; a zero gradient leaves y = x, which is right for the block not drawn."""
         (L_w,) = known(self.L_w)
         return self._step(shared, self._mix(shared), mean.gradient, L_w)
+=======
+        return self._step(private, x, own, self.L_beta, 1 - self.p_w), Message(gradient)
+
+    def server(self, plan: Plan, shared: Pair, mean: Message) -> Pair:
+        """The same step on w; a zero gradient leaves y = x, which is right for the block not drawn."""
+        return self._step(shared, self._mix(shared), mean.gradient, self.L_w, self.p_w)
+>>>>>>> arrow
 
     def _mix(self, pair: Pair) -> Pytree:
         (theta,) = known(self.theta)
         return tree.combine((1 - theta, pair.y), (theta, pair.z))
 
+<<<<<<< HEAD
     def _step(self, pair: Pair, x: Pytree, gradient: Pytree, L: float) -> Pair:
         eta, nu, L_w, L_beta = known(self.eta, self.nu, self.L_w, self.L_beta)
         roots = jnp.sqrt(L_w) + jnp.sqrt(L_beta)
         momentum = eta * nu
         y = tree.combine((1.0, x), (-1 / L, gradient))
         z = tree.combine((1.0, pair.z), (momentum, x), (-eta / (jnp.sqrt(L) * roots), gradient))
+=======
+    def _step(self, pair: Pair, x: Pytree, gradient: Pytree, L: Any, probability: Any) -> Pair:
+        momentum = self.eta * self.nu
+        y = tree.combine((1.0, x), (-1 / L, gradient))
+        z = tree.combine((1.0, pair.z), (momentum, x), (-self.eta * probability / L, gradient))
+>>>>>>> arrow
         return Pair(y, tree.scale(1 / (1 + momentum), z))
 
     def sends(self, plan: Plan) -> Message:

@@ -10,8 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from twofold import tree
 from twofold.clients import Clients
+from twofold.curvature import model
 from twofold.errors import InputError
-from twofold.losses import Rows
+from twofold.losses import Linear, Rows
 from twofold.objectives.base import Loss, Objective, positive
 from twofold.objectives.two_stage import TwoStage
 from twofold.theory import constants
@@ -64,6 +65,12 @@ class Adaptive(Objective):
         return constants.adaptive(
             self.loss.constants(clients), self.own(clients), self.Lambda, scale=scale, weights=clients.weights
         )
+
+    def curvature(self, clients: Clients) -> model.BlockCurvature | None:
+        """Λf'_m at w, and f'_m at the blend."""
+        alpha = self.own(clients)
+        terms = [model.Loss(self.Lambda, 1, 0), model.Loss(1, alpha, 1 - alpha)]
+        return model.of_terms(self.loss, clients, terms) if isinstance(self.loss, Linear) else None
 
 
 def _second_stage(objective: Objective, clients: Clients) -> constants.Constants:

@@ -17,6 +17,7 @@ from twofold.theory.constants import Constants
 from twofold.tree import Pytree
 
 if TYPE_CHECKING:
+    from twofold.curvature.model import BlockCurvature
     from twofold.losses import Custom, Linear
 
     Loss: TypeAlias = Linear | Custom
@@ -82,6 +83,10 @@ class Objective:
     def constants(self, clients: Clients, scale: float) -> Constants | None:
         """Give certified constants of F in the scaled space, or None where there is no formula for them."""
         raise NotImplementedError
+
+    def curvature(self, clients: Clients) -> BlockCurvature | None:
+        """The arrows below and above the Hessian, where the loss is linear; None where nothing of the kind is known."""
+        return None
 
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
         """Give the parameters of `loss` with which this client predicts; `rows` are its training rows."""

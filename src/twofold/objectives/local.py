@@ -5,7 +5,8 @@ from __future__ import annotations
 import jax
 
 from twofold.clients import Clients
-from twofold.losses import Rows
+from twofold.curvature import model
+from twofold.losses import Linear, Rows
 from twofold.objectives.base import NOTHING, Loss, Objective
 from twofold.theory import constants
 from twofold.tree import Pytree, record
@@ -41,6 +42,11 @@ class Local(Objective):
     def constants(self, clients: Clients, scale: float) -> constants.Constants:
         """μ'/M, 0, L'/M."""
         return constants.local(self.loss.constants(clients), weights=clients.weights)
+
+    def curvature(self, clients: Clients) -> model.BlockCurvature | None:
+        """f'_m at β_m."""
+        terms = [model.Loss(1, 0, 1)]
+        return model.of_terms(self.loss, clients, terms) if isinstance(self.loss, Linear) else None
 
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
         """Every client predicts with its own β_m."""

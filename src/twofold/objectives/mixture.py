@@ -6,7 +6,8 @@ import jax
 
 from twofold import tree
 from twofold.clients import Clients
-from twofold.losses import Rows
+from twofold.curvature import model
+from twofold.losses import Linear, Rows
 from twofold.objectives.base import Loss, Objective, positive
 from twofold.theory import constants
 from twofold.tree import Pytree, record
@@ -50,6 +51,11 @@ class Mixture(Objective):
     def mixture_strength(self) -> float:
         """λ."""
         return float(self.lam)
+
+    def curvature(self, clients: Clients) -> model.BlockCurvature | None:
+        """f'_m at β_m, and λ between w and β_m."""
+        terms = [model.Loss(1, 0, 1), model.Pull(self.lam, 1, -1)]
+        return model.of_terms(self.loss, clients, terms) if isinstance(self.loss, Linear) else None
 
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
         """Every client predicts with its own β_m."""

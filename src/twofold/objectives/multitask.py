@@ -9,7 +9,8 @@ import numpy as np
 
 from twofold import tree
 from twofold.clients import Clients
-from twofold.losses import Rows
+from twofold.curvature import model
+from twofold.losses import Linear, Rows
 from twofold.objectives.base import Loss, Objective, positive
 from twofold.objectives.two_stage import TwoStage
 from twofold.theory import constants
@@ -51,6 +52,11 @@ class Multitask(Objective):
         return constants.multitask(
             self.loss.constants(clients), self.lam, self.Lambda, scale=scale, weights=clients.weights
         )
+
+    def curvature(self, clients: Clients) -> model.BlockCurvature | None:
+        """Λf'_m at w, f'_m at β_m, and λ between the two."""
+        terms = [model.Loss(self.Lambda, 1, 0), model.Loss(1, 0, 1), model.Pull(self.lam, 1, -1)]
+        return model.of_terms(self.loss, clients, terms) if isinstance(self.loss, Linear) else None
 
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
         """Every client predicts with its own β_m."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from twofold import tree
 from twofold.clients import Clients
+from twofold.curvature import model
 from twofold.errors import InputError, KindError
 from twofold.losses import Held, Linear, Rows
 from twofold.objectives.base import Objective, Part
@@ -90,6 +91,14 @@ class Residual(Objective):
                 "calL_beta": "max p_m 𝓛^β_R of the private columns",
             },
         )
+
+    def curvature(self, clients: Clients) -> model.BlockCurvature | None:
+        """The columns of w beside those of β_m; None for predictors of the user's own."""
+        if self.predictors is not None:
+            return None
+        chosen = (self._columns(clients, columns).x for columns in (self.shared, self.private))
+        shared, private = (model.Features(x, None, self.loss.intercept) for x in chosen)
+        return model.of_parts(self.loss, clients, shared, private)
 
     def grade(self, w: Pytree, beta: Pytree, train: Rows, own: Pytree, x: Pytree, y: Pytree) -> jax.Array:
         """One figure per row for the summed score."""

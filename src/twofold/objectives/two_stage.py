@@ -6,8 +6,11 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import jax
+import jax.numpy as jnp
 
+from twofold import tree
 from twofold.clients import Clients
+from twofold.curvature.model import BlockCurvature
 from twofold.errors import InputError
 from twofold.losses import Rows
 from twofold.objectives.base import NOTHING, Loss, Objective, Stages
@@ -55,6 +58,11 @@ class Around(Objective):
     def constants(self, clients: Clients, scale: float) -> Constants:
         """Those of local training on f_m(w*, ·)."""
         return self.rule(self.relaxed, clients)
+
+    def curvature(self, clients: Clients) -> BlockCurvature | None:
+        """The private blocks of the relaxed objective, with w held fixed."""
+        relaxed = self.relaxed.curvature(clients)
+        return None if relaxed is None else relaxed.alone(float(jnp.sqrt(tree.squared_norm(self.centre))))
 
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
         """What the relaxed objective predicts with, at the centre."""

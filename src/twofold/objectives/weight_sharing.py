@@ -13,12 +13,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from twofold.clients import Clients
+<<<<<<< HEAD
 from twofold.errors import ContractError, InputError
 from twofold.losses import Rows
+=======
+from twofold.curvature import model
+from twofold.errors import InputError
+from twofold.losses import Linear, Rows
+>>>>>>> arrow
 from twofold.objectives.base import Loss, Objective
 from twofold.theory import constants
 from twofold.tree import Pytree, record, static
 
+<<<<<<< HEAD
 __all__ = ["Split", "WeightSharing", "weight_sharing"]
 
 Split: TypeAlias = int | slice | str | Collection[str] | Callable[[str, Any], ArrayLike]
@@ -30,6 +37,13 @@ _Layout: TypeAlias = tuple[Any, tuple[tuple[str, _Kind], ...]]
 """The structure of the loss's parameters (a PyTreeDef, which JAX does not type), with each leaf's name and kind."""
 SHARED: Literal["shared"] = "shared"
 PRIVATE: Literal["private"] = "private"
+=======
+Split = int | slice | str | Collection[str] | Callable[[str, Any], Any]
+SHARED, PRIVATE = "shared", "private"
+Kind = str | tuple[tuple[int, ...], tuple[int, ...]]
+Layout = tuple[tuple[str, Kind], ...]
+"""Of every leaf by name: `shared`, `private`, or which indices along the first axis are shared and which private."""
+>>>>>>> arrow
 
 
 @record
@@ -109,16 +123,46 @@ class WeightSharing(Objective):
         """f'_m([w, β_m])."""
         return self.loss.value(self.personal(w, beta, rows, own), rows)
 
+    def curvature(self, clients: Clients) -> model.BlockCurvature | None:
+        """f'_m of features that belong to w and others that belong to β_m; None where classes of a bias are split."""
+        if not isinstance(self.loss, Linear):
+            return None
+        _, kinds = self.layout
+        features = [_features(self.loss, clients, kinds, block) for block in (0, 1)]
+        shared, private = features
+        return None if shared is None or private is None else model.of_parts(self.loss, clients, shared, private)
+
     def constants(self, clients: Clients, scale: float) -> constants.Constants:
         """μ'/M, L'/M, L'/M (the paper prints μ', L': a slip)."""
         return constants.weight_sharing(self.loss.constants(clients), scale=scale, weights=clients.weights)
 
 
+<<<<<<< HEAD
 def _names(split: _Split) -> tuple[str, ...]:
     return cast(tuple[str, ...], split) if isinstance(split, tuple) else ()
 
 
 def _name(path: tuple[Any, ...]) -> str:
+=======
+def _features(loss: Linear, clients: Clients, kinds: Layout, block: int) -> model.Features | None:
+    """The columns that the weights of a block (0: shared, 1: private) are multiplied with."""
+    columns, intercept = np.zeros(0, np.int64), False
+    for name, kind in kinds:
+        bias = loss.intercept and name == "bias"
+        mine = kind == (SHARED, PRIVATE)[block]
+        if bias and isinstance(kind, tuple):
+            return None  # some classes' biases are shared and others' private: no columns of a matrix of features
+        if bias:
+            intercept = mine
+        elif isinstance(kind, tuple):
+            columns = np.asarray(kind[block], np.int64)
+        elif mine:
+            columns = np.arange(clients.x.shape[1])
+    return model.Features(clients.x, columns, intercept)
+
+
+def _name(path: Any) -> str:
+>>>>>>> arrow
     return "/".join(str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path)
 
 

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from twofold.errors import InputError
+from twofold.theory.arrow import momentum
 from twofold.theory.constants import Constants, LossConstants
 from twofold.theory.cost import Cost
 from twofold.theory.tight import Batch, Design, Method, balanced, design, momentum, smoothness, tight, variance
@@ -112,7 +113,7 @@ def acd(c: Constants) -> Hyper:
         raise InputError("ACD needs a smooth block that is not flat: L^w and L^β are both 0.")
     mu, note = usable_mu(c, total**2)
     nu = mu / total**2
-    theta = 2 * nu / (math.sqrt(nu * nu + 4 * nu) + nu)  # (√(ν²+4ν) − ν)/2 without the cancellation
+    theta = momentum(nu)
     return {
         "p_w": root_w / total,
         "nu": nu,
@@ -122,6 +123,38 @@ def acd(c: Constants) -> Hyper:
         "L_beta": c.L_beta,
         "note": note,
     }
+
+
+def acd_any(c: Constants, p_w: float | None = None, nu: float | None = None) -> Hyper:
+    """ACD with any probability of a w-step, and with the ν that belongs to it (formula 4).
+
+    The step on block i, drawn with p_i, is y = x − g/L_i and z = (z + ηνx − ηp_i g/L_i)/(1 + ην). Here ν is the strong
+    convexity of F in the norm Σ L_i/p_i² ‖·‖² of the two blocks: `Arrow.nu(p_w)` in a metric, in which both L_i are 1. Not
+    given, it is μ·min{p_w²/L^w, p_β²/L^β}. θ and η follow from it as in `acd`, and so does the proof: a step gains
+    E[F(x) − F(y⁺)] ≥ Σ p_i/(2L_i)‖∇_i F‖², and the error of the mirror step with the gradient g/p_i, in the dual norm with
+    p_i²/L_i, is η²/2 Σ p_i·(p_i²/L_i)·‖∇_i F/p_i‖² = η² times that gain. The choice p_i = √L_i/(√L^w + √L^β) of Theorem
+    ACD-PFL makes all L_i/p_i² equal, and is best if only μ is known.
+
+    >>> c = Constants(mu=0.01, L_w=1.0, L_beta=1.0, calL_w=1.0, calL_beta=1.0)
+    >>> acd_any(c)["nu"] == acd(c)["nu"], acd_any(c, p_w=0.1, nu=0.004)["nu"]
+    (True, 0.004)
+    """
+    values = acd(c)
+    if p_w is None and nu is None:
+        return values
+    chosen: float = values["p_w"] if p_w is None else float(p_w)
+    if not 0 <= chosen <= 1:
+        raise InputError(f"p_w is a probability, got {p_w=}: choose one between 0 and 1.")
+    if (chosen == 0 and c.L_w > 0) or (chosen == 1 and c.L_beta > 0):
+        raise InputError(f"With {p_w=} one block would never move: choose a p_w strictly between 0 and 1.")
+    note = None
+    if nu is None:
+        mu, note = usable_mu(c, (math.sqrt(c.L_w) + math.sqrt(c.L_beta)) ** 2)
+        nu = mu * min(p * p / L for p, L in ((chosen, c.L_w), (1 - chosen, c.L_beta)) if L > 0)
+    if not 0 < nu < math.inf:
+        raise InputError(f"ACD's strong convexity must be a finite number > 0, got {nu=}.")
+    theta = momentum(nu)
+    return {**values, "p_w": chosen, "nu": nu, "theta": theta, "eta": 1 / theta, "note": note}
 
 
 # --- the stochastic coordinate methods --------------------------------------------------------------------------------
