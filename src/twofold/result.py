@@ -40,7 +40,8 @@ class Ledger:
 
     Every client sends and receives the same amount: it sends its message and receives the mean of all messages. So these are
     single numbers. With `participation` they differ, and are one number per client: each counts what it sent and received in its
-    own rounds, and the shared state that it loads when it comes back. `gradients_w` and `gradients_beta` have one entry per client. Ledgers of successive runs can be added.
+    own rounds, and the shared state that it loads when it comes back.
+    `gradients_w` and `gradients_beta` have one entry per client. Ledgers of successive runs can be added.
 
     >>> import numpy as np
     >>> from twofold import Ledger

@@ -42,9 +42,9 @@ class Message(NamedTuple):
 class ACD(Algorithm):
     """x = (1−θ)y + θz; the drawn block i steps y = x − g/L_i, z = (z + ηνx − ηp_i g/L_i)/(1+ην).
 
-<<<<<<< HEAD
-    w is drawn with probability p_w = √L^w/(√L^w+√L^β) (the printed branch is swapped). The block that is not drawn gets
-    y = x and z = (z + ηνx)/(1+ην). Optimal in rounds and in gradients of both blocks (Theorem ACD-PFL).
+    w is drawn with probability p_w = √L^w/(√L^w+√L^β) (the printed branch is swapped; then p_i/L_i is the printed
+    1/(√L_i(√L^w+√L^β))), or with any other that ν belongs to. The block not drawn has y = x and z = (z + ηνx)/(1+ην).
+    Optimal in rounds and in gradients of both blocks (Theorem ACD-PFL).
 
     >>> import twofold as tw
     >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
@@ -53,11 +53,6 @@ class ACD(Algorithm):
     >>> result = tw.solve(problem, tw.algorithms.ACD(), rounds=3, record=())
     >>> round(result.algorithm.p_w, 3), result.ledger.rounds
     (0.463, 3)
-=======
-    w is drawn with probability p_w = √L^w/(√L^w+√L^β) (the printed branch is swapped; then p_i/L_i is the printed
-    1/(√L_i(√L^w+√L^β))), or with any other that ν belongs to. The block not drawn has y = x and z = (z + ηνx)/(1+ην).
-    Optimal in rounds and in gradients of both blocks (Theorem ACD-PFL).
->>>>>>> arrow
     """
 
     p_w: float | None = None
@@ -94,42 +89,26 @@ class ACD(Algorithm):
 
     def client(self, plan: Plan, shared: Pair, private: Pair, oracle: GradientOracle, key: Key) -> tuple[Pair, Message]:
         """A full gradient in the drawn block: in w for the message, in β for this client's own step."""
-        (L_beta,) = known(self.L_beta)
+        L_beta, p_w = known(self.L_beta, self.p_w)
         x_w, x = self._mix(shared), self._mix(private)
         gradient = branch(plan.w, lambda: oracle.gradient_w(x_w, x), lambda: tree.zeros(x_w))
         own = branch(plan.w, lambda: tree.zeros(x), lambda: oracle.gradient_beta(x_w, x))
-<<<<<<< HEAD
-        return self._step(private, x, own, L_beta), Message(gradient)
+        return self._step(private, x, own, L_beta, 1 - p_w), Message(gradient)
 
     def server(self, plan: Plan, shared: Pair, mean: Message) -> Pair:
         """The same step on w; a zero gradient leaves y = x, which is right for the block not drawn."""
-        (L_w,) = known(self.L_w)
-        return self._step(shared, self._mix(shared), mean.gradient, L_w)
-=======
-        return self._step(private, x, own, self.L_beta, 1 - self.p_w), Message(gradient)
-
-    def server(self, plan: Plan, shared: Pair, mean: Message) -> Pair:
-        """The same step on w; a zero gradient leaves y = x, which is right for the block not drawn."""
-        return self._step(shared, self._mix(shared), mean.gradient, self.L_w, self.p_w)
->>>>>>> arrow
+        L_w, p_w = known(self.L_w, self.p_w)
+        return self._step(shared, self._mix(shared), mean.gradient, L_w, p_w)
 
     def _mix(self, pair: Pair) -> Pytree:
         (theta,) = known(self.theta)
         return tree.combine((1 - theta, pair.y), (theta, pair.z))
 
-<<<<<<< HEAD
-    def _step(self, pair: Pair, x: Pytree, gradient: Pytree, L: float) -> Pair:
-        eta, nu, L_w, L_beta = known(self.eta, self.nu, self.L_w, self.L_beta)
-        roots = jnp.sqrt(L_w) + jnp.sqrt(L_beta)
+    def _step(self, pair: Pair, x: Pytree, gradient: Pytree, L: float, probability: float) -> Pair:
+        eta, nu = known(self.eta, self.nu)
         momentum = eta * nu
         y = tree.combine((1.0, x), (-1 / L, gradient))
-        z = tree.combine((1.0, pair.z), (momentum, x), (-eta / (jnp.sqrt(L) * roots), gradient))
-=======
-    def _step(self, pair: Pair, x: Pytree, gradient: Pytree, L: Any, probability: Any) -> Pair:
-        momentum = self.eta * self.nu
-        y = tree.combine((1.0, x), (-1 / L, gradient))
-        z = tree.combine((1.0, pair.z), (momentum, x), (-self.eta * probability / L, gradient))
->>>>>>> arrow
+        z = tree.combine((1.0, pair.z), (momentum, x), (-eta * probability / L, gradient))
         return Pair(y, tree.scale(1 / (1 + momentum), z))
 
     def sends(self, plan: Plan) -> Message:

@@ -13,19 +13,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from twofold.clients import Clients
-<<<<<<< HEAD
-from twofold.errors import ContractError, InputError
-from twofold.losses import Rows
-=======
 from twofold.curvature import model
-from twofold.errors import InputError
+from twofold.errors import ContractError, InputError
 from twofold.losses import Linear, Rows
->>>>>>> arrow
 from twofold.objectives.base import Loss, Objective
 from twofold.theory import constants
 from twofold.tree import Pytree, record, static
 
-<<<<<<< HEAD
 __all__ = ["Split", "WeightSharing", "weight_sharing"]
 
 Split: TypeAlias = int | slice | str | Collection[str] | Callable[[str, Any], ArrayLike]
@@ -37,13 +31,6 @@ _Layout: TypeAlias = tuple[Any, tuple[tuple[str, _Kind], ...]]
 """The structure of the loss's parameters (a PyTreeDef, which JAX does not type), with each leaf's name and kind."""
 SHARED: Literal["shared"] = "shared"
 PRIVATE: Literal["private"] = "private"
-=======
-Split = int | slice | str | Collection[str] | Callable[[str, Any], Any]
-SHARED, PRIVATE = "shared", "private"
-Kind = str | tuple[tuple[int, ...], tuple[int, ...]]
-Layout = tuple[tuple[str, Kind], ...]
-"""Of every leaf by name: `shared`, `private`, or which indices along the first axis are shared and which private."""
->>>>>>> arrow
 
 
 @record
@@ -137,14 +124,9 @@ class WeightSharing(Objective):
         return constants.weight_sharing(self.loss.constants(clients), scale=scale, weights=clients.weights)
 
 
-<<<<<<< HEAD
-def _names(split: _Split) -> tuple[str, ...]:
-    return cast(tuple[str, ...], split) if isinstance(split, tuple) else ()
-
-
-def _name(path: tuple[Any, ...]) -> str:
-=======
-def _features(loss: Linear, clients: Clients, kinds: Layout, block: int) -> model.Features | None:
+def _features(
+    loss: Linear, clients: Clients, kinds: tuple[tuple[str, _Kind], ...], block: int
+) -> model.Features | None:
     """The columns that the weights of a block (0: shared, 1: private) are multiplied with."""
     columns, intercept = np.zeros(0, np.int64), False
     for name, kind in kinds:
@@ -161,8 +143,11 @@ def _features(loss: Linear, clients: Clients, kinds: Layout, block: int) -> mode
     return model.Features(clients.x, columns, intercept)
 
 
-def _name(path: Any) -> str:
->>>>>>> arrow
+def _names(split: _Split) -> tuple[str, ...]:
+    return cast(tuple[str, ...], split) if isinstance(split, tuple) else ()
+
+
+def _name(path: tuple[Any, ...]) -> str:
     return "/".join(str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path)
 
 

@@ -220,10 +220,10 @@ def stages(problem: Problem) -> tuple[Problem, ...]:
     >>> [stage.objective.name for stage in stages(problem)]
     ['traditional', 'around']
     """
-    objective, clients = problem.objective, problem.clients
-    if not isinstance(objective, TwoStage):
+    both, clients = problem.objective.stages(), problem.clients
+    if both is None:
         return (problem,)
-    return Problem(objective.first(), clients), Problem(objective.second(problem.start[0]), clients)
+    return Problem(both.first, clients), Problem(both.second(problem.start[0]), clients)
 
 
 # --- what the coins say -----------------------------------------------------------------------------------------------

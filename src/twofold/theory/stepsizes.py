@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from twofold.errors import InputError
-from twofold.theory.arrow import momentum
+from twofold.theory.arrow import momentum as acd_momentum
 from twofold.theory.constants import Constants, LossConstants
 from twofold.theory.cost import Cost
 from twofold.theory.tight import Batch, Design, Method, balanced, design, momentum, smoothness, tight, variance
@@ -113,7 +113,7 @@ def acd(c: Constants) -> Hyper:
         raise InputError("ACD needs a smooth block that is not flat: L^w and L^β are both 0.")
     mu, note = usable_mu(c, total**2)
     nu = mu / total**2
-    theta = momentum(nu)
+    theta = acd_momentum(nu)
     return {
         "p_w": root_w / total,
         "nu": nu,
@@ -153,7 +153,7 @@ def acd_any(c: Constants, p_w: float | None = None, nu: float | None = None) -> 
         nu = mu * min(p * p / L for p, L in ((chosen, c.L_w), (1 - chosen, c.L_beta)) if L > 0)
     if not 0 < nu < math.inf:
         raise InputError(f"ACD's strong convexity must be a finite number > 0, got {nu=}.")
-    theta = momentum(nu)
+    theta = acd_momentum(nu)
     return {**values, "p_w": chosen, "nu": nu, "theta": theta, "eta": 1 / theta, "note": note}
 
 
