@@ -11,10 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from twofold import tree
+from twofold.curvature.certificate import Partial, bound_client, finish
 from twofold.errors import InputError
-from twofold.oracle import Program
+from twofold.oracle import Member, Program
 from twofold.problem import Problem
 from twofold.tree import Pytree
+from twofold.variables import Variables
 
 ROWS_AT_ONCE = 1 << 21
 """Iterates are evaluated in blocks, so that a block touches at most about this many rows."""
@@ -43,22 +45,52 @@ def _norm(gradients: tuple[Pytree, jax.Array], w: Pytree) -> jax.Array:
     return jnp.sqrt(tree.squared_norm(gradients[0]) + gradients[1])
 
 
+def bound(program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> jax.Array:
+    """½ gᵀA⁻¹g ≥ F − F*, with A below ∇²F everywhere: a certified gap, for programs that have a proof of it."""
+    return _finish_bound(program, _parts_of_bound(program, w, parts), w)
+
+
+def _parts_of_bound(program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> tuple[Partial, Pytree]:
+    """These clients' part of the certificate, and of ∇_w F at the real point."""
+    real = program._replace(variables=Variables())
+    here = program.variables.w(w)
+
+    def of_client(member: Member, beta: Pytree) -> tuple[Partial, Pytree]:
+        there = program.variables.beta(beta, member.factor)
+        of_w, of_beta = real.oracle(member).gradients(here, there)
+        assert member.proof is not None
+        return bound_client(member.proof, of_beta, here, there, jnp.asarray(member.share > 0, of_w_dtype)), of_w
+
+    of_w_dtype = jnp.result_type(float)
+    found = [jax.vmap(of_client)(stack, part) for stack, part in zip(program.stacks, parts, strict=True)]
+    sums = [jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), one) for one, _ in found]
+    return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *sums), program.mean([of_w for _, of_w in found])
+
+
+def _finish_bound(program: Program, total: tuple[Partial, Pytree], w: Pytree) -> jax.Array:
+    assert program.proof is not None
+    return finish(program.proof, total[1], total[0])
+
+
 def size(program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> jax.Array:
     """‖(w, β)‖²: finite exactly when the iterate is."""
     return tree.squared_norm((w, parts))
 
 
 class Additive(NamedTuple):
-    """A metric from sums over clients: what some of them add, of (program, w, parts), and the value of (sum, w)."""
+    """A metric from sums over clients: what some of them add, of (program, w, parts), and the value of (program, sum, w)."""
 
     of_some: Callable[[Program, Pytree, tuple[Pytree, ...]], Any]
-    finish: Callable[[Any, Pytree], jax.Array]
+    finish: Callable[[Program, Any, Pytree], jax.Array]
 
 
 SUMS: dict[Metric, Additive] = {
-    loss: Additive(loss, lambda total, w: total),
-    gradient_norm: Additive(_gradients, _norm),
-    size: Additive(lambda program, w, parts: tree.squared_norm(parts), lambda total, w: total + tree.squared_norm(w)),
+    loss: Additive(loss, lambda program, total, w: total),
+    gradient_norm: Additive(_gradients, lambda program, total, w: _norm(total, w)),
+    bound: Additive(_parts_of_bound, _finish_bound),
+    size: Additive(
+        lambda program, w, parts: tree.squared_norm(parts), lambda program, total, w: total + tree.squared_norm(w)
+    ),
 }
 """The metrics that can be had from a chunk of clients at a time."""
 BUILT_IN: dict[str, Metric] = {"loss": loss, "gradient_norm": gradient_norm}
@@ -87,7 +119,7 @@ class OfUser:
 
     def __call__(self, program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> jax.Array:
         """The user's number for one iterate."""
-        w, parts = program.variables.outward(w, parts)
+        w, parts = program.outward(w, parts)
         # A sharded run may fill its stacks up with clients of weight zero: these are not the user's.
         real = tuple(jax.tree.map(lambda leaf, n=n: leaf[:n], part) for part, n in zip(parts, self._sizes, strict=True))
         value = jnp.asarray(self.function(w, self.join(real)))

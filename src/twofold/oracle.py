@@ -10,13 +10,15 @@ import numpy as np
 
 from twofold import randomness, tree
 from twofold.curvature import real_weight
+from twofold.curvature.certificate import ClientFactors, SharedFactors
 from twofold.losses import Rows
 from twofold.objectives.base import Objective
 from twofold.randomness import Key
+from twofold.sampling import alias_rows
 from twofold.tree import Pytree
 from twofold.variables import Variables
 
-__all__ = ["Member", "Oracle", "Program", "Sample", "weighted_mean"]
+__all__ = ["Draws", "Member", "Oracle", "Program", "Sample", "weighted_mean"]
 
 
 Entry = jax.Array | np.ndarray | np.generic
@@ -30,6 +32,14 @@ class Sample(NamedTuple):
     weight: jax.Array
 
 
+class Draws(NamedTuple):
+    """How a client draws its rows in proportion to their smoothness: an alias table, and the weight 1/(n π_j) of each row."""
+
+    probability: Entry
+    alias: Entry
+    weight: Entry
+
+
 class Member(NamedTuple):
     """One client's data as the engines hold it, or, with a leading axis, the data of many clients."""
 
@@ -40,6 +50,9 @@ class Member(NamedTuple):
     position: Entry  # its number among all clients, which its random stream is derived from
     own: Pytree
     share: Entry  # its weight in means over clients: p_m, or zero for a copy that only fills up a shard
+    draws: Draws | None = None  # None: rows are drawn uniformly
+    factor: Entry | None = None  # R_m of the change of variables β_m = R_m β̃_m
+    proof: ClientFactors | None = None  # what its part of the certificate needs
 
     @property
     def capacity(self) -> int:
@@ -71,11 +84,15 @@ class Oracle:
         self.scale = 1.0 if variables.scale is None else variables.scale
         self.capacity = member.capacity
 
-    def sample(self, key: Key, size: int | None) -> Sample | None:
-        """`size` rows drawn uniformly with replacement; None for all rows."""
+    def sample(self, key: Key, size: int | None, uniform: bool = False) -> Sample | None:
+        """`size` rows drawn with replacement, by importance (unless `uniform`) where the problem says so; None for all rows."""
         if size is None:
             return None
-        return Sample(randomness.rows(key, self.count, size), jnp.full((size,), 1.0 / size))
+        draws = self._member.draws
+        if uniform or draws is None:
+            return Sample(randomness.rows(key, self.count, size), jnp.full((size,), 1.0 / size))
+        index = alias_rows(randomness.bits(key, 2 * size), draws.probability, draws.alias, self.count, size)
+        return Sample(index, jnp.asarray(draws.weight)[index] / size)
 
     def order(self, key: Key) -> jax.Array:
         """A reshuffling of this client's own rows (padding, if any, comes last)."""
@@ -89,8 +106,9 @@ class Oracle:
         return Sample(order[jnp.minimum(place, self.count - 1)], weight)
 
     def value(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> jax.Array:
-        """f_m(s·w, β_m)."""
-        return self._objective.value(self._variables.w(w), beta, self._member.rows(sample), self._member.own)
+        """f_m at the real parameters of w̃ and β̃_m."""
+        real = self._variables.w(w), self._variables.beta(beta, self._member.factor)
+        return self._objective.value(*real, self._member.rows(sample), self._member.own)
 
     def gradient_w(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> Pytree:
         """∇_w f_m(s·w, β_m)."""
@@ -118,6 +136,15 @@ class Program(NamedTuple):
     objective: Objective
     variables: Variables
     stacks: tuple[Member, ...]
+    proof: SharedFactors | None = None  # what the certificate needs besides what every client has
+
+    def inward(self, w: Pytree, parts: tuple[Pytree, ...]) -> tuple[Pytree, tuple[Pytree, ...]]:
+        """The user's w and each bucket's β as algorithms have them."""
+        return self.variables.inward(w, parts, tuple(stack.factor for stack in self.stacks))
+
+    def outward(self, w: Pytree, parts: tuple[Pytree, ...]) -> tuple[Pytree, tuple[Pytree, ...]]:
+        """An algorithm's w and each bucket's β as the user has them."""
+        return self.variables.outward(w, parts, tuple(stack.factor for stack in self.stacks))
 
     def oracle(self, member: Member) -> Oracle:
         """One client's oracle."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +14,17 @@ from numpy.typing import ArrayLike
 
 from twofold import randomness, tree
 from twofold.clients import ClientError, Clients
+from twofold.curvature import choice
+from twofold.curvature.bounds import RowSmoothness, row_smoothness, sharp
+from twofold.curvature.certificate import Certificate, ClientFactors, prepare
+from twofold.curvature.metric import Kind, Metric, build
+from twofold.curvature.model import BlockCurvature
 from twofold.errors import InputError, KindError
+from twofold.losses import Linear
 from twofold.objectives.base import Objective
-from twofold.oracle import Member, Oracle, Program, Sample, weighted_mean
-from twofold.theory.constants import Constants
+from twofold.oracle import Draws, Member, Oracle, Program, Sample, weighted_mean
+from twofold.sampling import FLOOR, alias_table, row_weights
+from twofold.theory.constants import Constants, Sampling
 from twofold.tree import Pytree
 from twofold.variables import Variables
 
@@ -29,6 +37,11 @@ def _now(put: Callable[[Pytree], Pytree], x: Pytree) -> Pytree:
     """x on the device, also when first asked for inside somebody's jit: what is kept must not belong to a trace."""
     with jax.ensure_compile_time_eval():
         return put(x)
+
+
+def _of(everyone: Pytree, positions: np.ndarray) -> Pytree:
+    """Some clients' entries of arrays with a leading client axis."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[positions], everyone)
 
 
 def _in(dtype: np.dtype, x: Pytree) -> Pytree:
@@ -88,6 +101,8 @@ class Problem:
         clients: Clients,
         *,
         rescale: bool | float = True,
+        precondition: Kind | Literal["auto"] | None = None,
+        sampling: Sampling | Literal["auto"] = "auto",
         buckets: Sequence[ArrayLike] | None = None,
         feature_dtype: FeatureDtype | None = None,
         rows: FeatureDtype | None = None,
@@ -111,10 +126,71 @@ class Problem:
                 "There is nothing to learn: the model has no parameters. Do the clients have any features?"
             )
         self.scale = _scale(rescale, self.M) if self.has_shared and self.has_private else 1.0
+        self.precondition: Kind | None = self._choose_metric(precondition)
+        self.sampling: Sampling = self._choose_sampling(sampling)
         self._start = (w, beta)
         self.positions = tuple(np.asarray(b) for b in (clients.buckets() if buckets is None else buckets))
         if np.sort(np.concatenate(self.positions)).tolist() != list(range(self.M)):
             raise InputError(f"buckets must hold each of the {self.M} client positions exactly once.")
+
+    # --- what is known of the curvature -------------------------------------------------------------------------------
+
+    @cached_property
+    def curvature(self) -> BlockCurvature | None:
+        """A certified model of the Hessian, from which constants, metric and certificate come; None where there is none."""
+        return self.objective.curvature(self.clients)
+
+    def _choose_metric(self, asked: str | None) -> Kind | None:
+        if asked is None:
+            return None
+        if asked not in ("auto", *get_args(Kind)):
+            raise InputError(f"precondition is None, 'auto' or one of {', '.join(get_args(Kind))}, got {asked!r}.")
+        if asked == "auto":
+            return choice.choose(self.curvature, self.scale)
+        if self.curvature is None:
+            raise InputError(
+                f"precondition={asked!r} needs a linear loss (logistic, softmax, squared) under an objective whose curvature is known; "
+                f"that of {self.objective.name} is not. Leave it out, or scale the features yourself."
+            )
+        return asked  # type: ignore[return-value]
+
+    def _choose_sampling(self, asked: str) -> Sampling:
+        if asked not in ("auto", *get_args(Sampling)):
+            raise InputError(f"sampling is 'auto' or one of {', '.join(get_args(Sampling))}, got {asked!r}.")
+        known = isinstance(self.objective.loss, Linear) and self.objective.convex
+        if asked == "importance" and not known:
+            raise InputError("sampling='importance' needs the smoothness of every row, which only linear losses know.")
+        return "importance" if asked == "importance" or (asked == "auto" and known) else "uniform"
+
+    @cached_property
+    def metric(self) -> Metric | None:
+        """The factors of the change of variables, in float64 on the host."""
+        if self.precondition is None or self.curvature is None:
+            return None
+        made = build(self.curvature, self.scale, self.precondition)
+        return dataclasses.replace(made, turned=self._by_class is not None)
+
+    @cached_property
+    def _row_smoothness(self) -> RowSmoothness | None:
+        """p_m V_mj of every row in w and in β; None where it is not known."""
+        return None if self.curvature is None else row_smoothness(self.curvature, self.scale, self.metric)
+
+    @cached_property
+    def _row_probabilities(self) -> np.ndarray | None:
+        """π_mj of every row, all clients below each other: the mean of what would suit w and what would suit β."""
+        rows = self._row_smoothness
+        if self.sampling == "uniform" or rows is None:
+            return None
+        counts, first = self.clients.counts, self.clients.offsets[:-1]
+        found = np.zeros(len(rows.w))
+        blocks = [part for part in rows if np.any(part > 0)]
+        for part in blocks:
+            total = np.repeat(np.add.reduceat(part, first), counts)
+            floor = FLOOR * total / np.repeat(counts, counts)
+            found += np.where(part > 0, np.maximum(part, floor), 0.0) / np.where(total > 0, total, 1.0)
+        uniform = 1 / np.repeat(counts, counts)
+        total = np.repeat(np.add.reduceat(found, first), counts)
+        return np.where(total > 0, found / np.where(total > 0, total, 1.0), uniform)
 
     @cached_property
     def _by_class(self) -> Objective | None:
@@ -125,12 +201,49 @@ class Problem:
     def variables(self) -> Variables:
         """The change of variables between what users see and what algorithms work on."""
         scale = None if self.scale == 1 else jnp.asarray(self.scale, jnp.result_type(float))
-        return Variables(scale, by_class=self._by_class is not None)
+        metric = None if self.metric is None else tree.cast(dataclasses.replace(self.metric, private=None))
+        return Variables(scale, metric, by_class=self._by_class is not None)
+
+    def _factors(self) -> tuple[np.ndarray | None, ...]:
+        """Each bucket's R_m."""
+        private = None if self.metric is None else self.metric.private
+        return tuple(None if private is None else np.asarray(private)[p] for p in self.positions)
+
+    def inward(self, w: Pytree, parts: tuple[Pytree, ...]) -> tuple[Pytree, tuple[Pytree, ...]]:
+        """The user's w and each bucket's β as algorithms have them."""
+        return self.variables.inward(w, parts, tree.cast(self._factors()))
+
+    def outward(self, w: Pytree, parts: tuple[Pytree, ...]) -> tuple[Pytree, tuple[Pytree, ...]]:
+        """An algorithm's w and each bucket's β as the user has them."""
+        return self.variables.outward(w, parts, tree.cast(self._factors()))
 
     def program(self, *stacks: Member) -> Program:
         """What algorithms work on, with these clients (default: all, on the device)."""
         objective = self.objective if self._by_class is None else self._by_class
-        return Program(objective, self.variables, stacks or self.stacks)
+        proof = None if self._certificate is None else tree.cast(self._certificate.shared)
+        return Program(objective, self.variables, stacks or self.stacks, proof)
+
+    @cached_property
+    def _certificate(self) -> Certificate | None:
+        """What bounds F − F* from gradients; None where the curvature is not known or has no lower bound."""
+        if self.curvature is None or not self._has_proof:
+            return None
+        dtype = np.dtype(jnp.result_type(float))
+        found = prepare(self.curvature, self.clients.weights, dtype=dtype, turned=self._by_class is not None)
+        return found if found.how == "arrow" else None
+
+    @property
+    def program_has_proof(self) -> bool:
+        """Whether programs of this problem can bound F − F* by more than ‖∇F‖²/(2μ)."""
+        return self._certificate is not None
+
+    @cached_property
+    def _has_proof(self) -> bool:
+        """Whether every client's part of a certificate fits beside its data."""
+        model = self.curvature
+        return model is not None and (
+            not model.exact or model.b**2 <= 16 * max(model.a, model.b) * float(np.mean(self.clients.counts))
+        )
 
     def __repr__(self) -> str:
         kept = "" if self.feature_dtype is None else f", feature_dtype={self.feature_dtype!r}"
@@ -156,10 +269,26 @@ class Problem:
     def stack(self, positions: np.ndarray, dtype: np.dtype, rows: int | None = None) -> Member:
         """Some clients' data, padded to `rows` (default: the largest of them) on the host."""
         stack = self.clients.stack(positions, rows)
-        mine = jax.tree.map(lambda leaf: np.asarray(leaf)[positions], self._own)
         return self._as_kept(
-            Member(stack.x, stack.y, stack.count, stack.weight, stack.position, mine, stack.weight), dtype
-        )
+            Member(stack.x, stack.y, stack.count, stack.weight, stack.position, _of(self._own, positions), stack.weight,
+                   self._draws(positions, jax.tree.leaves(stack.x)[0].shape[1]), *self._extras(positions)), dtype
+        )  # fmt: skip
+
+    def _extras(self, positions: Any) -> tuple[np.ndarray | None, ClientFactors | None]:
+        """Some clients' R_m, and what their parts of the certificate need."""
+        private = None if self.metric is None else self.metric.private
+        proof = None if self._certificate is None else _of(self._certificate.clients, positions)
+        return (None if private is None else np.asarray(private)[positions]), proof
+
+    def _draws(self, positions: np.ndarray, capacity: int) -> Draws | None:
+        """How some clients draw their rows, padded."""
+        if self._row_probabilities is None:
+            return None
+        counts, first = self.clients.counts[positions], self.clients.offsets[:-1][positions]
+        places = np.minimum(np.arange(capacity), counts[:, None] - 1) + first[:, None]
+        pi = np.where(np.arange(capacity) < counts[:, None], self._row_probabilities[places], 0.0)
+        table = alias_table(pi, counts)
+        return Draws(table.probability, table.alias, row_weights(pi, counts))
 
     def _as_kept(self, member: Member, dtype: np.dtype) -> Member:
         return Member(_in(self._kept or dtype, member.x), *_in(dtype, tuple(member)[1:]))
@@ -181,18 +310,16 @@ class Problem:
 
         def inward() -> tuple[Pytree, Pytree]:
             w, beta = tree.cast(self._start)
-            w, (beta,) = self.variables.inward(w, (jax.tree.map(lambda leaf: leaf[None], beta),))
+            one = self.variables.inward(w, (jax.tree.map(lambda leaf: leaf[None], beta),), (None,))
+            w, (beta,) = one
             return w, jax.tree.map(lambda leaf: leaf[0], beta)
 
         return jax.eval_shape(inward)
 
     def member(self, m: int) -> Member:
         """Client m's data alone, unpadded."""
-        client = self.clients[m]
-        own = jax.tree.map(lambda leaf: np.asarray(leaf)[m], self.objective.own(self.clients))
-        count, weight = np.int32(self.clients.counts[m]), np.float64(client.weight)
-        alone = Member(client.x, client.y, count, weight, np.int32(m), own, weight)
-        return tree.arrays(self._as_kept(alone, np.dtype(jnp.result_type(float))))
+        alone = self.stack(np.array([m]), np.dtype(jnp.result_type(float)))
+        return tree.arrays(jax.tree.map(lambda leaf: leaf[0], alone))
 
     def split(self, beta: Pytree) -> tuple[Pytree, ...]:
         """Everyone's β (leading client axis) cut into the buckets."""
@@ -269,25 +396,65 @@ class Problem:
 
     # --- theory -------------------------------------------------------------------------------------------------------
 
-    def constants(self, at: tuple[Pytree, Pytree] | None = None, **given: float) -> Constants:
-        """μ, L^w, L^β, 𝓛^w, 𝓛^β of F in the scaled space, each with how it was obtained.
+    def constants(
+        self,
+        at: tuple[Pytree, Pytree] | None = None,
+        *,
+        rule: Literal["sharp", "paper"] = "sharp",
+        **given: float,
+    ) -> Constants:
+        """μ, L^w, L^β, 𝓛^w, 𝓛^β of F in the variables that algorithms work on, each with how it was obtained.
 
-        "certified" follows from the data and the objective's lemma; "local" is the curvature at a point: pass
-        `at=(w, beta)`, or have an objective without formula, for which the smoothness is taken at the start; "given"
-        is what you pass by name (`constants(mu=1e-3)`). Strong convexity is never guessed: without formula it is 0
-        unless you give it or ask for a point.
+        "certified" follows from the data and the objective; "local" is the curvature at a point: pass `at=(w, beta)`, or have an
+        objective without formula, for which the smoothness is taken at the start; "given" is what you pass by name
+        (`constants(mu=1e-3)`). Strong convexity is never guessed: without formula it is 0 unless you give it or ask for a point.
+
+        With `rule="sharp"` they come from everyone's second moments, and know how noisy the gradients of sampled rows are, by
+        this problem's `sampling`. With `rule="paper"` they are those of the paper's lemmas.
         """
+        if rule not in ("sharp", "paper"):
+            raise InputError(f"rule is 'sharp' or 'paper', got {rule!r}.")
         if at is not None:
             found = _local(self, at)
         else:
-            found = self._certified
+            found = self._sharp if rule == "sharp" and self._sharp is not None else self._certified
             if found is None:
                 found = _local(self, self.start, smallest=False)
         return found.replace(**given) if given else found
 
     @cached_property
     def _certified(self) -> Constants | None:
+        """The paper's lemma; it knows no metric."""
+        if self.metric is not None:
+            return None
         return self.objective.constants(self.clients, self.scale)
+
+    @cached_property
+    def _sharp(self) -> Constants | None:
+        model = self.curvature
+        if model is None:
+            return None
+        found = sharp(model, self.scale, self.metric, sampling="uniform", lemma=self._certified)
+        noise_w, noise_beta = self._noise()
+        most = 1.0 if self.metric is None else float(np.max(np.linalg.norm(np.atleast_2d(self.metric.shared), 2))) ** 2
+        client = 0.0 if model.shared is None else self.scale**2 * most * float(
+            np.max(model.high * model.data.ww * model.tops[0] + model.fixed.ww)
+        )  # fmt: skip
+        names = ("mu", "L_w", "L_beta", "calL_w", "calL_beta")
+        why = dict.fromkeys(names, "from everyone's second moments") | {"mu": found.why}
+        return Constants(
+            found.mu, found.L_w, found.L_beta, found.calL_w, found.calL_beta, how=dict.fromkeys(names, "certified"), why=why,
+            noise_w=noise_w, noise_beta=noise_beta, sampling=self.sampling, L_client=client,
+        )  # fmt: skip
+
+    def _noise(self) -> tuple[float, float]:
+        """max_m max_j p_m V_mj/(n_m π_mj) in w and in β: the noise of rows as they are really drawn."""
+        rows, counts, first = self._row_smoothness, self.clients.counts, self.clients.offsets[:-1]
+        assert rows is not None
+        pi = self._row_probabilities
+        weight = 1.0 if pi is None else 1 / np.where(pi > 0, np.repeat(counts, counts) * pi, np.inf)
+        of_w, of_beta = (float(np.max(np.maximum.reduceat(part * weight, first), initial=0.0)) for part in rows)
+        return of_w, of_beta
 
     def optimum(self) -> Optimum:
         """The minimiser to machine precision (convex problems), by a method that shares no code with the algorithms."""

@@ -115,10 +115,10 @@ def subset(key: Key, size: int, everyone: int) -> jax.Array:
 @partial(_compiled, static_argnums=2)
 def rows(key: Key, count: Any, size: int) -> jax.Array:
     """`size` row numbers of a client with `count` rows, uniform (to within count/2³²), with replacement."""
-    return _high(bits(key, size), jnp.asarray(count).astype(jnp.uint32)).astype(jnp.int32)
+    return high(bits(key, size), jnp.asarray(count).astype(jnp.uint32)).astype(jnp.int32)
 
 
-def _high(a: jax.Array, b: jax.Array) -> jax.Array:
+def high(a: jax.Array, b: jax.Array) -> jax.Array:
     """⌊a·b/2³²⌋ in 32-bit arithmetic, from the products of halves: a division-free map of a word to 0 … b−1."""
     low, half = jnp.uint32(0xFFFF), jnp.uint32(16)
     a1, a0, b1, b0 = a >> half, a & low, b >> half, b & low

@@ -170,6 +170,6 @@ def alias_rows(
     >>> alias_rows(words, *table, 3, 3).tolist()
     [0, 1, 1]
     """
-    bucket = randomness._high(words[0 : 2 * size : 2], jnp.asarray(count).astype(jnp.uint32)).astype(jnp.int32)
+    bucket = randomness.high(words[0 : 2 * size : 2], jnp.asarray(count).astype(jnp.uint32)).astype(jnp.int32)
     own = words[1 : 2 * size : 2] < jnp.asarray(probability)[bucket]
     return jnp.where(own, bucket, jnp.asarray(alias)[bucket].astype(jnp.int32))

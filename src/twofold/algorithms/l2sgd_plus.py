@@ -95,7 +95,7 @@ class L2SGDPlus(Algorithm):
         """A local step. An averaging step needs the mean first, so `receive` makes it."""
         eta, p_w = known(self.eta, self.p_w)
         beta, table, mean, psi = private
-        sample = oracle.sample(key, self.batch)
+        sample = oracle.sample(key, self.batch, uniform=True)
         index = jnp.arange(oracle.capacity) if sample is None else sample.index
 
         def rows(leaf: jax.Array) -> jax.Array:

@@ -67,8 +67,8 @@ class GradientOracle(Protocol):
         """The number of rows in memory, padding included."""
         ...
 
-    def sample(self, key: Key, size: int | None) -> Drawn | None:
-        """Draw `size` rows with replacement; None stands for all rows."""
+    def sample(self, key: Key, size: int | None, uniform: bool = False) -> Drawn | None:
+        """Draw `size` rows with replacement, by importance unless `uniform`; None stands for all rows."""
         ...
 
     def order(self, key: Key) -> jax.Array:

@@ -104,7 +104,7 @@ class PFedMe(Algorithm):
 
         def local_round(r: jax.Array, state: _Models) -> _Models:
             w, theta = state
-            sample = oracle.sample(randomness.at(key, r), self.batch)
+            sample = oracle.sample(randomness.at(key, r), self.batch, uniform=True)
 
             def inner(_: jax.Array, theta: Pytree) -> Pytree:
                 step = -inner_eta / oracle.weight  # the oracle's gradient carries p_m; the inner problem does not

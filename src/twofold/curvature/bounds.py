@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,9 @@ from twofold.curvature.metric import Metric, private_roots
 from twofold.curvature.model import POOLED, BlockCurvature, Features
 from twofold.errors import InputError
 from twofold.theory.arrow import Arrow
-from twofold.theory.constants import Constants
+from twofold.theory.constants import Constants, Sampling
 
 Array = NDArray[np.float64]
-Sampling = Literal["uniform", "importance"]
 
 
 @dataclass(frozen=True)

@@ -41,9 +41,9 @@ class CountingOracle:
         self.scale, self.capacity = self._oracle.scale, self._oracle.capacity
         self.evaluated_w = self.evaluated_beta = 0
 
-    def sample(self, key: Key, size: int | None) -> Sample | None:
+    def sample(self, key: Key, size: int | None, uniform: bool = False) -> Sample | None:
         """See `Oracle.sample`."""
-        return self._oracle.sample(key, size)
+        return self._oracle.sample(key, size, uniform)
 
     def order(self, key: Key) -> jax.Array:
         """See `Oracle.order`."""
@@ -190,7 +190,7 @@ class _OneSeed:
 
     def __init__(self, algorithm: Algorithm, problem: Problem, seed: int, start: Start) -> None:
         w, beta = tree.cast(start)
-        w, parts = problem.variables.inward(w, problem.split(beta))
+        w, parts = problem.inward(w, problem.split(beta))
         beta = problem.join(parts)
         betas = [jax.tree.map(lambda leaf, m=m: leaf[m], beta) for m in range(problem.M)]
         self.clients = [ClientSide(algorithm, problem, m, seed, w, b) for m, b in enumerate(betas)]

@@ -65,7 +65,7 @@ def _programs(mesh: Mesh, seeds: int, slots: int, turns: tuple[int, ...] | None)
         return tuple(len(stack.count) for stack in program.stacks)
 
     def begin(algorithm: Algorithm, program: Program, w: Pytree, parts: Any) -> tuple[State, Snapshots | None]:
-        first = first_state(algorithm, program, *program.variables.inward(w, parts))
+        first = first_state(algorithm, program, *program.inward(w, parts))
         lead = (slots + 1, seeds) if many else (slots + 1,)
         shape = report(algorithm, first, sizes(program))
         empty = jax.tree.map(lambda leaf: jnp.zeros((*lead, *leaf.shape), leaf.dtype), shape) if slots else None

@@ -182,7 +182,7 @@ def _streams(keys: jax.Array, stacks: tuple[Member, ...], many: bool) -> Streams
 
 @jax.jit
 def _first(algorithm: Algorithm, program: Program, w: object, parts: tuple) -> State:
-    return first_state(algorithm, program, *program.variables.inward(w, parts))
+    return first_state(algorithm, program, *program.inward(w, parts))
 
 
 _show = partial(jax.jit, static_argnums=2)(report)

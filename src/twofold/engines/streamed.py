@@ -248,9 +248,11 @@ class Streamed(Engine):
         for one, found in shown:
             part = _sums(functions, self._program(one), found.w, found.parts)
             totals, w = part if totals is None else jax.tree.map(jnp.add, totals, part), found.w
-        assert totals is not None
         values = [
-            np.asarray(measure.SUMS[f].finish(total, w))[None] for f, total in zip(functions, totals, strict=True)
+            each[None]
+            for each in jax.tree.map(
+                np.asarray, _finish_sums(functions, self._program(one)._replace(stacks=()), totals, w)
+            )
         ]
         found = dict(zip(summed, values, strict=False))
         others = metrics.keys() - summed.keys()
@@ -310,7 +312,7 @@ _show = partial(jax.jit, static_argnums=2)(report)
 
 @jax.jit
 def _first(algorithm: Algorithm, program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> State:
-    return first_state(algorithm, program, *program.variables.inward(w, parts))
+    return first_state(algorithm, program, *program.inward(w, parts))
 
 
 @partial(jax.jit, static_argnames="skips", donate_argnums=3)
@@ -370,3 +372,9 @@ def _receive(algorithm: Algorithm, program: Program, common: jax.Array, k: np.in
 @partial(jax.jit, static_argnums=0)
 def _sums(functions: tuple[measure.Metric, ...], program: Program, w: Pytree, parts: tuple) -> tuple:
     return tuple(measure.SUMS[function].of_some(program, w, parts) for function in functions)
+
+
+@partial(jax.jit, static_argnums=0)
+def _finish_sums(functions: tuple[measure.Metric, ...], program: Program, totals: tuple, w: Pytree) -> tuple:
+    everything = zip(functions, totals, strict=True)
+    return tuple(measure.SUMS[function].finish(program, total, w) for function, total in everything)

@@ -87,11 +87,16 @@ class Run:
         # A built-in metric under a name of the user's own gets a column of that name too.
         self.aliases = {name: metric for name, metric in names.items() if isinstance(metric, str) and name != metric}
         self.wants_gap, self.wants_bound = "gap" in wanted, "bound" in wanted or budget.tol is not None
-        if self.wants_bound:
+        proven = self.wants_bound and self.options.constants is None and self.problem.program_has_proof
+        if proven:
+            self.metrics["bound"] = measure.bound
+            if "gradient_norm" not in wanted:
+                self.metrics.pop("gradient_norm", None)
+        elif self.wants_bound:
             self.metrics["gradient_norm"] = measure.BUILT_IN["gradient_norm"]
         if budget.target is not None:
             self.metrics["loss"] = measure.BUILT_IN["loss"]
-        self.mu = self._certified_mu() if self.wants_bound else math.nan
+        self.mu = self._certified_mu() if self.wants_bound and not proven else math.nan
         self.best = self.problem.optimum().value if self.wants_gap else math.nan
 
     def _certified_mu(self) -> float:
@@ -231,7 +236,7 @@ class Run:
 
     def _record_start(self, tracks: list[Track], engine: Engine, began: float) -> None:
         w, beta = jax.tree.map(jnp.asarray, self.start)
-        here = Snapshots(*jax.tree.map(np.asarray, self.problem.variables.inward(w, self.problem.split(beta))))
+        here = Snapshots(*jax.tree.map(np.asarray, self.problem.inward(w, self.problem.split(beta))))
         values, sizes = engine.measure_point(self.metrics, here)
         nothing = self.schedule.ahead(0, 0)
         seconds = np.array([time.perf_counter() - began])

@@ -112,7 +112,7 @@ class Track:
         run = self.run
         if run.wants_gap:
             values["gap"] = values["loss"] - run.best
-        if run.wants_bound:
+        if run.wants_bound and "bound" not in values:
             with np.errstate(over="ignore"):  # a diverging float32 run may overflow here, and is told so below
                 values["bound"] = values["gradient_norm"] ** 2 / (2 * run.mu)
 
@@ -155,7 +155,7 @@ class Track:
     def _reached(self, values: dict[str, float]) -> str:
         budget = self.run.budget
         if budget.tol is not None and values["bound"] <= budget.tol:
-            return f"‖∇F‖²/(2μ) = {values['bound']:.3g} ≤ tol = {budget.tol:g}"
+            return f"certified gap {values['bound']:.3g} ≤ tol = {budget.tol:g}"
         return f"loss {values['loss']:.6g} ≤ target {budget.target:g}"
 
     def _cause(self, values: dict[str, float]) -> str:
@@ -192,7 +192,7 @@ class Track:
         """This seed's Result."""
         run, problem = self.run, self.run.problem
         assert self.last is not None
-        w, parts = problem.variables.outward(*self.last)
+        w, parts = problem.outward(*self.last)
         return Result(
             w=jax.tree.map(np.asarray, w),
             beta=jax.tree.map(np.asarray, problem.join(jax.tree.map(np.asarray, parts))),
