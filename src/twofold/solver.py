@@ -157,6 +157,8 @@ def complete(
         heaviest=float(np.max(problem.clients.weights)),
         lam=float(objective.lam) if mixture else None,  # type: ignore[attr-defined]
         loss=objective.loss.constants(problem.clients) if mixture and algorithm.name == "pfedme" else None,
+        sizes=(tree.size(problem.abstract_start[0]), tree.size(problem.abstract_start[1])),
+        convex=objective.convex,
     )
     return algorithm.complete(setting)
 

@@ -42,6 +42,8 @@ class Setting(NamedTuple):
     heaviest: float  # the largest client weight, 1/M when all are equal
     lam: Any  # of the mixture, the only objective that some baselines solve
     loss: Any  # its LossConstants, likewise
+    sizes: tuple[int, int] = (0, 0)  # the number of parameters in w and in one β
+    convex: bool = True
 
 
 class Algorithm:
