@@ -23,8 +23,11 @@ from twofold.algorithms import ACD, ASVRCD, LSGD, SVRCD, PFedMe
 from twofold.theory.constants import Constants
 
 SEEDS = range(4)
-SQUARE = (("acd", "lsgd_full", "lsgd"), ("asvrcd", "svrcd", "scd_full"), ("ascd_full", "scd", "ascd"))
-"""Of each three, every objective meets one with each loss. Those of the first live on L, all others on 𝓛."""
+SQUARE = (
+    ("acd", "lsgd_full", "lsgd"), ("asvrcd", "svrcd", "scd_full"), ("ascd_full", "scd", "ascd"),
+    ("profile", "profile_lbfgs", "profile_products"),
+)  # fmt: skip
+"""Of each three, every objective meets one with each loss. Those of the first live on L, the last on Hessians, others on 𝓛."""
 COLUMN = {name: column for three in SQUARE for column, name in enumerate(three)}
 
 

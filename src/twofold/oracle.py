@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from twofold import randomness, tree
 from twofold.curvature import real_weight
@@ -122,6 +123,36 @@ class Oracle:
         """Both at once, for the price of one pass."""
         of_w, of_beta = jax.grad(self.value, argnums=(0, 1))(w, beta, sample)
         return of_w, tree.scale(self.weight, of_beta)
+
+    def value_and_gradient_w(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> tuple[jax.Array, Pytree]:
+        """f_m and ∇_w f_m, for the price of the gradient."""
+        return jax.value_and_grad(self.value, argnums=0)(w, beta, sample)
+
+    def value_and_gradient_beta(
+        self, w: Pytree, beta: Pytree, sample: Sample | None = None
+    ) -> tuple[jax.Array, Pytree]:
+        """f_m and p_m ∇_β f_m, for the price of the gradient."""
+        value, of_beta = jax.value_and_grad(self.value, argnums=1)(w, beta, sample)
+        return value, tree.scale(self.weight, of_beta)
+
+    def hessian_beta(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> jax.Array:
+        """p_m ∇²_ββ f_m, a matrix over the entries of β in the order of `ravel_pytree`: one product a column."""
+        flat, unravel = ravel_pytree(beta)
+        return jax.jacfwd(lambda v: ravel_pytree(self.gradient_beta(w, unravel(v), sample))[0])(flat)
+
+    def hessian_beta_times(self, w: Pytree, beta: Pytree, v: Pytree, sample: Sample | None = None) -> Pytree:
+        """p_m ∇²_ββ f_m v for a direction v shaped like β."""
+        return jax.jvp(lambda at: self.gradient_beta(w, at, sample), (beta,), (v,))[1]
+
+    def hessian_w(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> tuple[jax.Array, jax.Array]:
+        """∇²_ww f_m and p_m ∇²_βw f_m: how `gradients` change with w, matrices with one column for each entry of w."""
+        flat, unravel = ravel_pytree(w)
+
+        def gradients(v: jax.Array) -> tuple[jax.Array, jax.Array]:
+            of_w, of_beta = self.gradients(unravel(v), beta, sample)
+            return ravel_pytree(of_w)[0], ravel_pytree(of_beta)[0]
+
+        return jax.jacfwd(gradients)(flat)
 
     def row_gradients_beta(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> Pytree:
         """p_m ∇_β f_{m,j} for each row j of the sample, or of all rows (padding included, for whoever masks it)."""

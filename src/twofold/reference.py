@@ -1,7 +1,8 @@
-"""The independent optimum: Newton with the block structure of the problem, or L-BFGS when the blocks are large.
+"""The independent optimum: Newton with the block structure of the problem, in float64 even when JAX runs in float32.
 
-Nothing here is shared with the algorithms but the objective's own value: Hessians come from `jax.hessian` in float64 (even when
-JAX runs in float32), each β_m is eliminated, and the small system in w is solved by dense linear algebra.
+Nothing here is shared with the algorithms but the objective's own value. Where the blocks are small their Hessians are formed
+by `jax.hessian`, each β_m is eliminated, and the small system in w is solved by dense linear algebra. Where they are large
+Newton's direction is found by conjugate gradients on products with the Hessian, in one compiled loop.
 """
 
 # pyright: reportCallIssue=false, reportArgumentType=false
@@ -28,9 +29,17 @@ from twofold.tree import Pytree
 if TYPE_CHECKING:
     from twofold.problem import Optimum, Problem
 
-DENSE = 1200
+DENSE = 300
 """Up to this many parameters per client (w and β_m together) the Newton blocks are formed."""
 
+WHOLE = 2400
+"""Up to this many parameters of all clients together the whole Hessian is formed for its smallest eigenvalue."""
+
+PRODUCTS = 1000
+"""Products with the Hessian that one Newton direction may take; a direction that is not quite Newton's still descends."""
+
+FLAT, NEGATIVE = 1e-14, 1e-8
+"""A curvature below this fraction of the largest one is that of a flat direction; below minus this, it is negative."""
 
 NEAR = 1e-6
 """The last leg of a search begins where the gradient has fallen to this fraction of the first one."""
@@ -80,6 +89,22 @@ class _Blocks:
                 lambda member, w, beta, dw, db: product(member, (w, beta), (dw, db)), in_axes=(0, None, 0, None, 0)
             )
         )
+
+        def total(stacks: Any, w: jax.Array, parts: tuple) -> jax.Array:
+            values = [
+                jnp.vdot(stack.weight, jax.vmap(value, in_axes=(0, None, 0))(stack, w, part))
+                for stack, part in zip(stacks, parts, strict=True)
+            ]
+            return sum(values[1:], values[0])
+
+        def solve(stacks: Any, w: jax.Array, parts: tuple, right: tuple, tolerance: jax.Array) -> Any:
+            # Linearised once: what the Hessian is made of is computed outside the loop that multiplies with it.
+            times = jax.linearize(lambda *at: jax.grad(total, argnums=(1, 2))(stacks, *at), w, parts)[1]
+            # Curvatures of F are about 1 in √M·w and in √(M p_m)·β_m times those of a client.
+            scale = (1 / self.M, tuple(1 / (self.M * stack.weight[:, None]) for stack in stacks))
+            return _conjugate_gradients(times, right, scale, tolerance)
+
+        self._solve = jax.jit(solve)
         return {"both": both, "hessian": hessian}
 
     def _everyone(self, name: Any, w: np.ndarray, *betas: np.ndarray) -> Any:
@@ -109,6 +134,19 @@ class _Blocks:
         of_w, of_beta = self._everyone(call, w, beta, db)
         return self.weights @ of_w, self.weights[:, None] * of_beta
 
+    def solve(
+        self, w: np.ndarray, beta: np.ndarray, right: tuple[np.ndarray, np.ndarray], tolerance: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(∇²F)⁻¹ r by conjugate gradients, up to a residual of so small a fraction; refuses negative curvature."""
+
+        def cut(x: np.ndarray) -> tuple[np.ndarray, ...]:
+            return tuple(x[positions] for positions in self.problem.positions)
+
+        (of_w, parts), smallest, top = self._solve(self.stacks, w, cut(beta), (right[0], cut(right[1])), tolerance)
+        _check_sign(float(smallest), float(top))
+        order = np.argsort(np.concatenate(self.problem.positions))
+        return np.asarray(of_w), np.concatenate([np.asarray(part) for part in parts])[order]
+
     def norm(self, of_w: np.ndarray, of_beta: np.ndarray) -> float:
         """‖∇F‖ in the scaled space."""
         return float(np.sqrt(self.problem.scale**2 * np.sum(of_w**2) + np.sum(of_beta**2)))
@@ -119,7 +157,7 @@ def _float64(leaf: Any) -> Any:
 
 
 def minimise(problem: Problem, dense: int = DENSE) -> Optimum:
-    """The minimiser of a convex problem: Newton with eliminated β where the blocks are small, else L-BFGS."""
+    """The minimiser of a convex problem by Newton, with β eliminated where there are up to `dense` parameters a client."""
     from twofold.problem import Optimum
 
     if not problem.objective.convex:
@@ -129,15 +167,18 @@ def minimise(problem: Problem, dense: int = DENSE) -> Optimum:
         )
     with jax.enable_x64(True):
         blocks = _Blocks(problem)
-        search = _newton if blocks.a + blocks.b <= dense else _lbfgs
-        w, beta = search(blocks)
+        w, beta = _newton(blocks, _eliminate if blocks.a + blocks.b <= dense else _Truncated(blocks))
         value, of_w, of_beta = blocks.value_and_gradient(w, beta)
         real_w = jax.tree.map(np.asarray, blocks.unravel_w(jnp.asarray(w)))
         real_beta = jax.tree.map(np.asarray, jax.vmap(blocks.unravel_beta)(jnp.asarray(beta)))
     return Optimum(real_w, real_beta, value, blocks.norm(of_w, of_beta))
 
 
-def _newton(blocks: _Blocks, most: int = 200) -> tuple[np.ndarray, np.ndarray]:
+Direction = Callable[[_Blocks, np.ndarray, np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+"""−(∇²F)⁻¹∇F, or nearly so, of the problem, the point (w, β) and the gradient there."""
+
+
+def _newton(blocks: _Blocks, direction: Direction, most: int = 200) -> tuple[np.ndarray, np.ndarray]:
     w, beta = blocks.w0, blocks.beta0
     value, of_w, of_beta = blocks.value_and_gradient(w, beta)
     first = blocks.norm(of_w, of_beta)
@@ -145,7 +186,7 @@ def _newton(blocks: _Blocks, most: int = 200) -> tuple[np.ndarray, np.ndarray]:
     legs: list[Any] = []
     idle = 0
     for _ in range(most):
-        dw, db = _newton_step(*blocks.hessians(w, beta), of_w, of_beta)
+        dw, db = direction(blocks, w, beta, of_w, of_beta)
         slope = float(of_w @ dw + np.sum(of_beta * db))
         step, accepted = 1.0, False
         trial, new = (w, beta), (value, of_w, of_beta)
@@ -179,8 +220,11 @@ def _largest(values: np.ndarray) -> float:
     return float(np.max(np.abs(values), initial=0.0))
 
 
-def _newton_step(ww: Any, wb: Any, bb: Any, of_w: Any, of_beta: Any) -> tuple[np.ndarray, np.ndarray]:
+def _eliminate(
+    blocks: _Blocks, w: np.ndarray, beta: np.ndarray, of_w: np.ndarray, of_beta: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """−H⁻¹∇F for the arrow-shaped Hessian: eliminate each β_m, solve the Schur complement in w, substitute back."""
+    ww, wb, bb = blocks.hessians(w, beta)
     right = np.concatenate([of_beta[:, :, None], np.swapaxes(wb, 1, 2)], axis=2)  # (M, b, 1 + a)
     solved = (
         np.stack([_solve(*pair, _largest(pair[0])) for pair in zip(bb, right, strict=True)]) if bb.shape[1] else right
@@ -207,56 +251,69 @@ def _solve(matrix: np.ndarray, right: np.ndarray, size: float) -> np.ndarray:
     return vectors[:, keep] @ ((vectors[:, keep].T @ right) / values[keep, None])
 
 
-def _lbfgs(blocks: _Blocks) -> tuple[np.ndarray, np.ndarray]:
-    """L-BFGS in the scaled space, with restarts until it no longer improves, then Newton-CG for the last digits."""
-    s = blocks.problem.scale
+class _Truncated:
+    """Newton's direction by conjugate gradients, as exact as pays: the residual falls with √‖∇F‖ (Dembo and Steihaug)."""
 
-    def unpack(v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return s * v[: blocks.a], v[blocks.a :].reshape(blocks.M, blocks.b)
+    def __init__(self, blocks: _Blocks) -> None:
+        """Refuse a Hessian with negative curvature, as far as a random direction meets any."""
+        random = np.random.default_rng(0)
+        right = (random.normal(size=blocks.w0.shape), random.normal(size=blocks.beta0.shape))
+        blocks.solve(blocks.w0, blocks.beta0, right, 0.03)
+        self._first = 0.0
 
-    def function(v: np.ndarray) -> tuple[float, np.ndarray]:
-        value, of_w, of_beta = blocks.value_and_gradient(*unpack(v))
-        return value, np.concatenate([s * of_w, of_beta.ravel()])
-
-    def product(v: np.ndarray, d: np.ndarray) -> np.ndarray:
-        of_w, of_beta = blocks.hessian_times(*unpack(v), *unpack(d))
-        return np.concatenate([s * of_w, of_beta.ravel()])
-
-    v = np.concatenate([blocks.w0 / s, blocks.beta0.ravel()])
-    _check_curvature(lambda d, at=v: product(at, d), v.size)
-    options = {"maxiter": 20_000, "maxfun": 40_000, "maxcor": 30, "ftol": 0.0}
-    first = function(v)[1]
-    legs = []
-    for tolerance in (*(10.0**-k * _largest(first) for k in range(2, 10)), 1e-13):
-        v = scipy.optimize.minimize(function, v, jac=True, method="L-BFGS-B", options={**options, "gtol": tolerance}).x
-        legs.append(unpack(v))
-    norm = float(np.linalg.norm(function(v)[1]))
-    for _ in range(30 if _largest(v) < FARTHEST else 0):  # Newton-CG: quadratic convergence for the last digits
-        _, gradient = function(v)
-        operator = scipy.sparse.linalg.LinearOperator(
-            (v.size, v.size), matvec=lambda d, at=v: product(at, d), dtype=float
-        )
-        step, _ = scipy.sparse.linalg.cg(operator, -gradient, rtol=1e-6, maxiter=500)
-        new = float(np.linalg.norm(function(v + step)[1]))
-        if not new < 0.9 * norm:
-            break
-        v, norm = v + step, new
-    _check(blocks, float(np.linalg.norm(first)), legs, norm, *unpack(v))
-    return unpack(v)
+    def __call__(
+        self, blocks: _Blocks, w: np.ndarray, beta: np.ndarray, of_w: np.ndarray, of_beta: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        norm = blocks.norm(of_w, of_beta)
+        self._first = self._first or norm
+        left = norm / self._first if norm > 0 else 0.0
+        # Below 1e-16 of the first gradient there is only rounding, so that a step need not reach further.
+        reach = 1e-16 / left if left > 0 else 1.0
+        tolerance = float(np.clip(max(np.sqrt(left), reach), 1e-6, 0.1))
+        return blocks.solve(w, beta, (-of_w, -of_beta), tolerance)
 
 
-def _check_curvature(product: Callable[[np.ndarray], np.ndarray], size: int) -> None:
-    """Refuse a Hessian with negative curvature; Lanczos' values lie inside the spectrum, so a convex one always passes."""
-    operator = scipy.sparse.linalg.LinearOperator((size, size), matvec=product, dtype=np.float64)
-    try:
-        ends = scipy.sparse.linalg.eigsh(operator, k=2, which="BE", tol=0.1, maxiter=10, return_eigenvectors=False)
-    except scipy.sparse.linalg.ArpackError:  # an eigenvalue that is nearly 0 takes for ever to pin down
-        return
-    _check_sign(float(np.min(ends)), float(np.max(np.abs(ends))))
+def _conjugate_gradients(times: Callable[..., Pytree], right: Pytree, scale: Pytree, tolerance: jax.Array) -> Any:
+    """A⁻¹r by conjugate gradients with a diagonal metric, and the smallest and the largest curvature met on the way.
+
+    It ends with a residual of `tolerance` times r, after PRODUCTS products, or at a direction that is flat or curved downwards.
+    """
+
+    def dot(a: Pytree, b: Pytree) -> jax.Array:
+        return sum((jnp.sum(x * y) for x, y in zip(*map(jax.tree.leaves, (a, b)), strict=True)), jnp.zeros(()))
+
+    def add(a: Pytree, t: jax.Array, b: Pytree) -> Pytree:
+        return jax.tree.map(lambda x, y: x + t * y, a, b)
+
+    def scaled(r: Pytree) -> Pytree:
+        return jax.tree.map(jnp.multiply, scale, r)
+
+    def going(state: tuple) -> jax.Array:
+        i, _, _, _, size, smallest, top = state
+        return (i < PRODUCTS) & (size > tolerance**2 * first) & (smallest > FLAT * top)
+
+    def step(state: tuple) -> tuple:
+        i, x, rest, along, size, smallest, top = state
+        image = times(*along)
+        bend = dot(along, image)
+        curvature = bend / dot(
+            along, jax.tree.map(jnp.divide, along, scale)
+        )  # in the metric, where they are comparable
+        smallest, top = jnp.minimum(smallest, curvature), jnp.maximum(top, jnp.abs(curvature))
+        length = jnp.where(smallest > FLAT * top, size / bend, 0)
+        x, rest = add(x, length, along), add(rest, -length, image)
+        new = dot(rest, scaled(rest))
+        return i + 1, x, rest, add(scaled(rest), new / size, along), new, smallest, top
+
+    first = dot(right, scaled(right))
+    none = jax.tree.map(jnp.zeros_like, right)
+    start = (jnp.int32(0), none, right, scaled(right), first, jnp.asarray(jnp.inf), jnp.zeros(()))
+    _, x, _, _, _, smallest, top = jax.lax.while_loop(going, step, start)
+    return x, smallest, top
 
 
 def _check_sign(smallest: float, top: float) -> None:
-    if smallest < -1e-8 * top:
+    if smallest < -NEGATIVE * top:
         raise NotConvexError(
             f"The Hessian has a negative eigenvalue ({smallest:.3g} against {top:.3g}): the problem is not convex."
         )
@@ -308,7 +365,7 @@ def smallest_eigenvalue(problem: Problem, at: tuple[Pytree, Pytree]) -> float:
             else blocks.beta0
         )
         a, b, M, s = blocks.a, blocks.b, blocks.M, problem.scale
-        if a + M * b <= 2 * DENSE and a + b <= DENSE:
+        if a + M * b <= WHOLE:
             ww, wb, bb = blocks.hessians(w, beta)
             full = np.zeros((a + M * b, a + M * b))
             full[:a, :a] = s**2 * ww

@@ -20,7 +20,7 @@ import twofold as tw
 from problems import ALPHAS, LOSSES
 from problems import clients as make_clients
 from twofold import engines
-from twofold.algorithms import ACD, ASCD, ASVRCD, LSGD, SCD, SVRCD, Algorithm, Hybrid, L2SGDPlus, PFedMe
+from twofold.algorithms import ACD, ASCD, ASVRCD, LSGD, SCD, SVRCD, Algorithm, Hybrid, L2SGDPlus, PFedMe, Profile
 from twofold.engines import messages
 from twofold.errors import ContractError
 from twofold.problem import Problem
@@ -201,18 +201,24 @@ VARIANTS: dict[str, Algorithm] = {
     "l2sgd_plus-full": L2SGDPlus(batch=None),
     "pfedme": PFedMe(local_rounds=2, inner_steps=2, batch=1),
     "pfedme-batch3": PFedMe(local_rounds=2, inner_steps=3, batch=3, delta=0.5),
+    "profile": Profile(steps=2),
+    "profile-lbfgs": Profile(outer="lbfgs", steps=2, memory=3),
+    "profile-products": Profile(outer="lbfgs", inner="products", products=3),
+    "profile-too_far": Profile(outer="lbfgs", steps=1, L_w=1e-3),  # some trials are refused
     "pfedme-full": PFedMe(local_rounds=1, inner_steps=2, batch=None),
 }
 """Every method, with everything that changes its course."""
-ONE_OF_EACH = ("lsgd", "acd", "scd", "ascd", "svrcd", "asvrcd", "hybrid", "l2sgd_plus", "pfedme")
+ONE_OF_EACH = ("lsgd", "acd", "scd", "ascd", "svrcd", "asvrcd", "hybrid", "profile", "l2sgd_plus", "pfedme")
 OTHER_PROBLEMS = [
     *((kind, name) for kind in ("traditional", "local") for name in ("lsgd", "acd", "scd", "ascd", "svrcd", "asvrcd")),
     *((kind, name) for kind in ("not_rescaled", "bucketed") for name in ("lsgd-epochs", "asvrcd", "l2sgd_plus")),
     *(("weighted_by_rows", name) for name in ("lsgd-average", "acd", "asvrcd", "l2sgd_plus", "pfedme")),
     *(("adaptive_each", name) for name in ("acd", "asvrcd")),
     *((kind, "asvrcd") for kind in ("weight_sharing", "pytree")),
+    *((kind, "profile") for kind in ("traditional", "local", "weighted_by_rows", "pytree")),
+    ("bucketed", "profile-lbfgs"),
 ]
-ITERATIONS = {"lsgd": 6, "pfedme": 6}
+ITERATIONS = {"lsgd": 6, "pfedme": 6, "profile": 6}
 
 
 def run(kind: str, variant: str, engine: str, **options: Any) -> tuple[Any, set]:
@@ -323,7 +329,8 @@ class TestStreamed(Comparison):
         [("local", "lsgd"), ("local", "acd"), ("traditional", "lsgd-epochs"), ("bucketed", "l2sgd_plus"),
          ("weighted_by_rows", "lsgd-average"), ("adaptive_each", "asvrcd"), ("pytree", "asvrcd"),
          # Here chunks work on transposed weights, square ones and others.
-         ("softmax", "asvrcd"), ("softmax", "l2sgd_plus"), ("softmax", "pfedme"), ("softmax_local", "lsgd-epochs-average")],
+         ("softmax", "asvrcd"), ("softmax", "l2sgd_plus"), ("softmax", "pfedme"), ("softmax_local", "lsgd-epochs-average"),
+         ("softmax", "profile"), ("softmax", "profile-products")],
     )  # fmt: skip
     def test_every_kind_of_problem(self, kind: str, variant: str):
         self.compare(kind, variant, chunk=2, state="host")
@@ -474,8 +481,9 @@ def test_no_packet_has_the_shape_of_a_private_part(variant: str):
         wire.step(k)
     shared, private = (leaf.shape for leaf in whole.start)
     assert (shared, private) == ((2, 3), (whole.M, 1, 3))
-    one_number = {()} if variant == "hybrid" else set()  # it also sends the size of ∇_β f_m
-    assert {array.shape for packet in wire.packets for array in packet} == {shared} | one_number
+    more = {()} if variant.startswith(("hybrid", "profile")) else set()  # the size of ∇_β f_m, and min_β f_m
+    more |= {(21,)} if variant == "profile" else set()  # and half of its Hessian in w
+    assert {array.shape for packet in wire.packets for array in packet} == {shared} | more
 
 
 def test_l2sgd_plus_sends_the_personal_model_and_says_so():

@@ -53,6 +53,8 @@ class Facts(NamedTuple):
     max_weight: float  # the largest client weight, 1/M when all are equal
     lam: float | None = None  # of the mixture, the only objective that some baselines solve
     loss: LossConstants | None = None  # likewise
+    sizes: tuple[int, int] = (0, 0)  # the number of parameters in w and in one β
+    convex: bool = True
 
 
 Setting = Facts

@@ -1,4 +1,4 @@
-"""All that an algorithm may ask about a client's data: gradients, on a sample or on all rows."""
+"""All that an algorithm may ask about a client's data: gradients and Hessians, on a sample or on all rows."""
 
 from __future__ import annotations
 
@@ -89,6 +89,26 @@ class GradientOracle(Protocol):
 
     def gradients(self, w: Pytree, beta: Pytree, sample: Sampled = None) -> tuple[Pytree, Pytree]:
         """Both gradients, for the price of one pass."""
+        ...
+
+    def value_and_gradient_w(self, w: Pytree, beta: Pytree, sample: Sampled = None) -> tuple[jax.Array, Pytree]:
+        """f_m and ∇_w f_m."""
+        ...
+
+    def value_and_gradient_beta(self, w: Pytree, beta: Pytree, sample: Sampled = None) -> tuple[jax.Array, Pytree]:
+        """f_m and p_m ∇_β f_m."""
+        ...
+
+    def hessian_beta(self, w: Pytree, beta: Pytree, sample: Sampled = None) -> jax.Array:
+        """p_m ∇²_ββ f_m as a matrix."""
+        ...
+
+    def hessian_beta_times(self, w: Pytree, beta: Pytree, v: Pytree, sample: Sampled = None) -> Pytree:
+        """p_m ∇²_ββ f_m v."""
+        ...
+
+    def hessian_w(self, w: Pytree, beta: Pytree, sample: Sampled = None) -> tuple[jax.Array, jax.Array]:
+        """∇²_ww f_m and p_m ∇²_βw f_m as matrices."""
         ...
 
     def row_gradients_beta(self, w: Pytree, beta: Pytree, sample: Sampled = None) -> Pytree:

@@ -53,32 +53,57 @@ class CountingOracle:
         """See `Oracle.slice`."""
         return self._oracle.slice(order, start, size)
 
-    def _call(self, method: str, w: Pytree, beta: Pytree, sample: Sample | None, *blocks: str) -> Any:
+    def _call(
+        self, method: str, w: Pytree, beta: Pytree, sample: Sample | None, in_w: int, in_beta: int, *more: Pytree
+    ) -> Any:
+        """An answer of the oracle, counted as so many gradients of each row in w and in β."""
         rows = self.count if sample is None else int(np.count_nonzero(np.asarray(sample.weight)))
-        self.evaluated_w += rows * ("w" in blocks and tree.size(w) > 0)
-        self.evaluated_beta += rows * ("beta" in blocks and tree.size(beta) > 0)
+        self.evaluated_w += rows * in_w * (tree.size(w) > 0)
+        self.evaluated_beta += rows * in_beta * (tree.size(beta) > 0)
         objective, variables = self._program[:2]
-        return _gradient(method, objective, variables, self._member, w, beta, sample)
+        return _gradient(method, objective, variables, self._member, w, beta, *more, sample)
 
     def gradient_w(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> Pytree:
         """See `Oracle.gradient_w`."""
-        return self._call("gradient_w", w, beta, sample, "w")
+        return self._call("gradient_w", w, beta, sample, 1, 0)
 
     def gradient_beta(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> Pytree:
         """See `Oracle.gradient_beta`."""
-        return self._call("gradient_beta", w, beta, sample, "beta")
+        return self._call("gradient_beta", w, beta, sample, 0, 1)
 
     def gradients(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> tuple[Pytree, Pytree]:
         """See `Oracle.gradients`."""
-        return self._call("gradients", w, beta, sample, "w", "beta")
+        return self._call("gradients", w, beta, sample, 1, 1)
+
+    def value_and_gradient_w(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> tuple[jax.Array, Pytree]:
+        """See `Oracle.value_and_gradient_w`; the value comes with the gradient."""
+        return self._call("value_and_gradient_w", w, beta, sample, 1, 0)
+
+    def value_and_gradient_beta(
+        self, w: Pytree, beta: Pytree, sample: Sample | None = None
+    ) -> tuple[jax.Array, Pytree]:
+        """See `Oracle.value_and_gradient_beta`; the value comes with the gradient."""
+        return self._call("value_and_gradient_beta", w, beta, sample, 0, 1)
+
+    def hessian_beta(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> jax.Array:
+        """See `Oracle.hessian_beta`; it counts as one gradient for each column."""
+        return self._call("hessian_beta", w, beta, sample, 0, tree.size(beta))
+
+    def hessian_beta_times(self, w: Pytree, beta: Pytree, v: Pytree, sample: Sample | None = None) -> Pytree:
+        """See `Oracle.hessian_beta_times`; a product counts as one gradient."""
+        return self._call("hessian_beta_times", w, beta, sample, 0, 1, v)
+
+    def hessian_w(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> tuple[jax.Array, jax.Array]:
+        """See `Oracle.hessian_w`; it counts as one gradient in both blocks for each column."""
+        return self._call("hessian_w", w, beta, sample, tree.size(w), tree.size(w))
 
     def row_gradients_beta(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> Pytree:
         """See `Oracle.row_gradients_beta`."""
-        return self._call("row_gradients_beta", w, beta, sample, "beta")
+        return self._call("row_gradients_beta", w, beta, sample, 0, 1)
 
 
-def _compute(method: str, objective: Any, variables: Any, member: Member, w: Pytree, beta: Pytree, sample: Any) -> Any:
-    return getattr(Oracle(objective, variables, member), method)(w, beta, sample)
+def _compute(method: str, objective: Any, variables: Any, member: Member, *arguments: Any) -> Any:
+    return getattr(Oracle(objective, variables, member), method)(*arguments)
 
 
 _gradient = jax.jit(_compute, static_argnums=0)

@@ -6,6 +6,7 @@ import difflib
 
 import numpy as np
 
+from twofold import tree
 from twofold.algorithms import REGISTRY, Algorithm
 from twofold.algorithms.base import Facts
 from twofold.errors import InputError, KindError
@@ -49,5 +50,7 @@ def complete(
         max_weight=float(np.max(problem.clients.weights)),
         lam=lam,
         loss=None if lam is None else objective.loss.constants(problem.clients),
+        sizes=(tree.size(problem.abstract_start[0]), tree.size(problem.abstract_start[1])),
+        convex=objective.convex,
     )
     return algorithm.complete(facts)

@@ -1,0 +1,158 @@
+"""One client's part of profile: min_β f_m(w, β) by safeguarded Newton steps, and the Hessian in w of what is left.
+
+Every step costs the same whether it succeeds or not, so that what a round costs is known before it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jax.scipy import linalg
+
+from twofold.algorithms.oracle import GradientOracle
+from twofold.control import repeat
+from twofold.tree import Pytree
+
+NOISE = 16
+"""Values that differ by fewer units of rounding than this are taken to be equal."""
+
+
+MATRIX_BETA = 100
+"""Entries of β up to which its Hessian is formed as a matrix by default."""
+MATRIX_W = 200
+"""Entries of w, and of β, up to which the server has Newton's directions by default."""
+
+Outer = Literal["auto", "lbfgs", "newton"]
+Inner = Literal["auto", "matrix", "products"]
+
+
+def choose(outer: Outer, inner: Inner, d: int, b: int, convex: bool) -> tuple[Outer, Inner]:
+    """The ways to solve for d entries of w and b of β, where they were left open.
+
+    >>> choose("auto", "auto", 28, 28, True), choose("auto", "auto", 640, 640, True)
+    (('newton', 'matrix'), ('lbfgs', 'products'))
+    """
+    if outer == "auto":
+        outer = "newton" if max(d, b) <= MATRIX_W and convex else "lbfgs"
+    if inner == "auto":
+        inner = "matrix" if b <= (MATRIX_W if outer == "newton" else MATRIX_BETA) else "products"
+    return outer, inner
+
+
+class Block(NamedTuple):
+    """Where the search over β stands: the flat point, f_m, p_m ∇_β f_m, and the damping that the next step starts with."""
+
+    at: jax.Array
+    value: jax.Array
+    gradient: jax.Array
+    damping: jax.Array
+
+
+def minimise_beta(
+    oracle: GradientOracle, w: Pytree, beta: Pytree, damping: jax.Array, *, steps: int, products: int | None
+) -> tuple[Pytree, jax.Array]:
+    """β after `steps` steps β −= (H + τD)⁻¹ ∇_β f_m towards argmin_β f_m(w, β), and the damping τ for the next call.
+
+    H = ∇²_ββ f_m is a matrix, solved by Cholesky, or with `products` is only multiplied: so many steps of conjugate
+    gradients. A step that does not lower f_m is not taken, and τ grows until one does (Levenberg and Marquardt); a step
+    that does lets it shrink. So f_m never rises, also where it is flat or not convex.
+    """
+    flat, unravel = ravel_pytree(beta)
+    if flat.size == 0:
+        return beta, damping
+
+    def evaluate(at: jax.Array) -> tuple[jax.Array, jax.Array]:
+        value, gradient = oracle.value_and_gradient_beta(w, unravel(at))
+        return value, ravel_pytree(gradient)[0]
+
+    def direction(state: Block) -> jax.Array:
+        if products is None:
+            return solve(oracle.hessian_beta(w, unravel(state.at)), -state.gradient, state.damping)
+
+        def times(v: jax.Array) -> jax.Array:
+            return ravel_pytree(oracle.hessian_beta_times(w, unravel(state.at), unravel(v)))[0]
+
+        return conjugate_gradients(times, -state.gradient, state.damping, products)
+
+    def step(_: jax.Array, state: Block) -> Block:
+        move = direction(state)
+        value, gradient = evaluate(state.at + move)
+        # The oracle's gradient carries p_m, its value does not.
+        slope = jnp.vdot(state.gradient, move) / oracle.weight
+        rounding = NOISE * jnp.finfo(value.dtype).eps * jnp.abs(state.value)
+        lower = value <= state.value + 1e-4 * slope
+        # Near the minimum the decrease drowns in rounding; there a smaller gradient is the better sign.
+        quiet = (-slope <= rounding) & (value <= state.value + rounding)
+        better = quiet & (jnp.sum(gradient**2) < jnp.sum(state.gradient**2))
+        taken = Block(state.at + move, value, gradient, _shrunk(state.damping))
+        kept = state._replace(damping=jnp.where(quiet, state.damping, jnp.maximum(8 * state.damping, 0.1)))
+        return jax.tree.map(lambda a, b: jnp.where(lower | better, a, b), taken, kept)
+
+    end = repeat(steps, step, Block(flat, *evaluate(flat), damping))
+    return unravel(end.at), end.damping
+
+
+def profile_hessian(oracle: GradientOracle, w: Pytree, beta: Pytree) -> jax.Array:
+    """∇²φ_m = H_ww − H_wβ H_ββ⁻¹ H_βw, the Hessian of φ_m(w) = min_β f_m(w, β): its upper triangle, row by row."""
+    hessian, cross = oracle.hessian_w(w, beta)
+    if cross.size:  # this and the Hessian in β both carry p_m
+        hessian = hessian - cross.T @ solve(oracle.hessian_beta(w, beta), cross) / oracle.weight
+    return hessian[jnp.triu_indices(len(hessian))]
+
+
+def symmetric(upper: jax.Array, d: int) -> jax.Array:
+    """The symmetric matrix of an upper triangle.
+
+    >>> import jax.numpy as jnp
+    >>> symmetric(jnp.array([1.0, 2.0, 3.0]), 2).tolist()
+    [[1.0, 2.0], [2.0, 3.0]]
+    """
+    matrix = jnp.zeros((d, d), upper.dtype).at[jnp.triu_indices(d)].set(upper)
+    return matrix + jnp.triu(matrix, 1).T
+
+
+def _shrunk(damping: jax.Array) -> jax.Array:
+    return jnp.where(damping > 1e-6, damping / 16, 0)
+
+
+def solve(matrix: jax.Array, right: jax.Array, damping: jax.Array | float = 0.0) -> jax.Array:
+    """(A + τD)⁻¹ r by Cholesky, D = I·mean(diag A); NaN where that matrix is not positive definite.
+
+    A τ of a few units of rounding is always there: it makes the flat directions of a convex function solvable.
+
+    >>> import jax.numpy as jnp
+    >>> solve(jnp.diag(jnp.array([1.0, 4.0])), jnp.array([1.0, 4.0])).round(5).tolist()
+    [1.0, 1.0]
+    """
+    tiny = 10 * len(matrix) * jnp.finfo(matrix.dtype).eps
+    shift = (damping + tiny) * jnp.mean(jnp.abs(jnp.diagonal(matrix)))
+    return linalg.cho_solve(linalg.cho_factor(matrix + shift * jnp.eye(len(matrix), dtype=matrix.dtype)), right)
+
+
+def conjugate_gradients(
+    times: Callable[[jax.Array], jax.Array], right: jax.Array, damping: jax.Array, products: int
+) -> jax.Array:
+    """(A + τD)⁻¹ r after so many products with A, D = I·(rᵀAr/rᵀr); it stands still where A has no curvature."""
+
+    def dot(a: jax.Array, b: jax.Array) -> jax.Array:
+        return jnp.sum(a * b)
+
+    def step(_: jax.Array, state: tuple) -> tuple:
+        x, rest, along, size, shift = state
+        image = times(along)
+        # The first direction is r itself, and tells the size of A.
+        shift = jnp.where(shift < 0, damping * jnp.abs(dot(along, image)) / jnp.where(size > 0, size, 1), shift)
+        image = image + shift * along
+        curvature = dot(along, image)
+        length = jnp.where(curvature > 0, size / jnp.where(curvature > 0, curvature, 1), 0)
+        x, rest = x + length * along, rest - length * image
+        new = dot(rest, rest)
+        along = rest + jnp.where((size > 0) & (length > 0), new / jnp.where(size > 0, size, 1), 0) * along
+        return x, rest, along, new, shift
+
+    start = (jnp.zeros_like(right), right, right, dot(right, right), -jnp.ones((), right.dtype))
+    return repeat(products, step, start)[0]

@@ -1,0 +1,149 @@
+"""Profile: each client minimises over its own β, and the server minimises what is left over w in very few rounds."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+
+from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Open, Setting, fill
+from twofold.algorithms.newton import Inner, Outer, choose, minimise_beta, profile_hessian, symmetric
+from twofold.algorithms.search import Search, advance, begin
+from twofold.errors import InputError
+from twofold.randomness import Key
+from twofold.tree import Pytree, record, select, size, static
+
+
+class Plan(NamedTuple):
+    """The round's number; there are no coins."""
+
+    k: jax.Array
+
+
+class Private(NamedTuple):
+    """β_m at the shared iterate, β_m at the trial point, and the damping of the client's own Newton steps."""
+
+    beta: Pytree
+    trial: Pytree
+    damping: jax.Array
+
+
+class Message(NamedTuple):
+    """φ_m, ∇φ_m and, for Newton's method, the upper triangle of ∇²φ_m, at the trial point."""
+
+    value: Pytree
+    gradient: Pytree
+    hessian: Pytree
+
+
+@record
+class Profile(Algorithm):
+    """min_w Σ p_m φ_m(w) with φ_m(w) = min_β f_m(w, β): β never leaves, and w needs only as many rounds as L-BFGS or Newton.
+
+    By the envelope theorem ∇φ_m(w) = ∇_w f_m(w, β*(w)), and ∇²φ_m = H_ww − H_wβ H_ββ⁻¹ H_βw. One iteration is one
+    round: every client takes `steps` safeguarded Newton steps over β at the trial w and sends φ_m, ∇φ_m and, with
+    `outer="newton"`, ∇²φ_m (d(d+1)/2 numbers). The server accepts the trial or shortens its step. What is reported is
+    the last accepted w with the β_m that belong to it, so F never rises, up to rounding.
+
+    `outer="auto"` is Newton for d ≤ 200 (and as many entries of β), else L-BFGS with `memory` pairs. `inner="auto"`
+    forms H_ββ up to 100 entries, else takes `products` conjugate gradient steps in each Newton step. β*(w) need not be
+    exact: values and certificates are those of the pair (w, β_m) as it is, and if β_m was too far off for a good
+    direction, shorter steps come with a better β_m.
+    A Hessian counts as one gradient of every row for each of its columns, and a product with it as one.
+
+    >>> import numpy as np, twofold as tw
+    >>> rng = np.random.default_rng(0)
+    >>> clients = tw.Clients.from_list([(rng.normal(size=(20, 3)), rng.integers(0, 2, 20)) for _ in range(4)])
+    >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5), clients)
+    >>> result = tw.solve(problem, "profile", tol=1e-10)
+    >>> result.status, result.ledger.rounds
+    ('converged', 3)
+    """
+
+    L_w: Open = None
+    outer: Outer = static(default="auto")
+    inner: Inner = static(default="auto")
+    memory: int = static(default=20)
+    steps: int = static(default=3)
+    products: int = static(default=20)
+    sizes: tuple[int, int] | None = static(default=None)
+    name = "profile"
+    may_skip_messages = False
+
+    def __post_init__(self) -> None:
+        if min(self.memory, self.steps, self.products) < 1:
+            raise InputError(f"Profile needs all of these ≥ 1: {self.memory=}, {self.steps=}, {self.products=}.")
+        for name, value, allowed in (("outer", self.outer, get_args(Outer)), ("inner", self.inner, get_args(Inner))):
+            if value not in allowed:
+                raise InputError(f"Profile's {name} is one of {', '.join(allowed)}, got {value!r}.")
+
+    def is_complete(self) -> bool:
+        """Never: another problem may be of another size."""
+        return False
+
+    def complete(self, setting: Setting) -> tuple[Profile, str | None]:
+        """A first step of 1/L^w, and the ways to solve that suit the number of parameters."""
+        outer, inner = choose(self.outer, self.inner, *setting.sizes, setting.convex)
+        filled = fill(self, {"L_w": max(setting.constants.L_w, 1e-12)})
+        return dataclasses.replace(filled, outer=outer, inner=inner, sizes=setting.sizes), None
+
+    def init(self, w0: Pytree) -> Search:
+        """The first trial is w0 itself."""
+        return begin(w0, self.memory if self.outer == "lbfgs" else None)
+
+    def init_private(self, w0: Pytree, beta0: Pytree, oracle: GradientOracle) -> Private:
+        """Start at β0, undamped."""
+        return Private(beta0, beta0, jnp.zeros((), jnp.result_type(float)))
+
+    def plan(self, stream: jax.Array, k: Any) -> Plan:
+        """No coins."""
+        return Plan(jnp.asarray(k, jnp.int32))
+
+    def client(
+        self, plan: Plan, shared: Search, private: Private, oracle: GradientOracle, key: Key
+    ) -> tuple[Private, Message]:
+        """β at the trial w, from where it was at the last accepted one, and what it makes of w."""
+        w, products = shared.trial, None if self.inner == "matrix" else self.products
+        beta, damping = minimise_beta(oracle, w, private.beta, private.damping, steps=self.steps, products=products)
+        private = Private(private.beta, beta, damping)
+        if size(w) == 0:
+            return private, Message((), w, ())
+        value, gradient = oracle.value_and_gradient_w(w, beta)
+        hessian = profile_hessian(oracle, w, beta) if self.outer == "newton" else ()
+        return private, Message(value, gradient, hessian)
+
+    def server(self, plan: Plan, shared: Search, mean: Message) -> Search:
+        """Accept the trial or not, and choose the next."""
+        if size(shared.w) == 0:
+            return shared
+        curvature = symmetric(mean.hessian, size(shared.w)) if self.outer == "newton" else None
+        return advance(shared, mean.value, mean.gradient, curvature, self.L_w)
+
+    def receive(self, plan: Plan, shared: Search, private: Private, oracle: GradientOracle) -> Private:
+        """β belongs to the iterate from now on where the trial became it."""
+        return private._replace(beta=select(shared.accepted, private.trial, private.beta))
+
+    def sends(self, plan: Plan) -> Message:
+        """Every round sends all there is."""
+        yes = jnp.ones_like(plan.k, dtype=bool)
+        return Message(yes, yes, yes)
+
+    def evaluations(self, plan: Plan, rows: Any) -> Evaluations:
+        """∇φ takes one gradient in w and ∇²φ one in both blocks for each column; a step in β a gradient and a Hessian."""
+        d, b = self.sizes or (0, 0)
+        step = 1 + (b if self.inner == "matrix" else self.products)
+        of_w, of_beta = 1, (1 + self.steps * step if b else 0)
+        if self.outer == "newton":
+            of_w, of_beta = of_w + d, of_beta + (d + b if d and b else 0)
+        each = jnp.broadcast_to(rows, jnp.broadcast_shapes(jnp.shape(plan.k), jnp.shape(rows)))
+        return Evaluations(of_w * each, of_beta * each)
+
+    def model(self, shared: Search) -> Pytree:
+        """The last accepted w."""
+        return shared.w
+
+    def personal(self, private: Private) -> Pytree:
+        """β_m at the last accepted w."""
+        return private.beta
