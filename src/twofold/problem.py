@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from twofold import randomness, tree
 from twofold.clients import ClientError, Clients
 from twofold.curvature import choice
-from twofold.curvature.bounds import RowSmoothness, row_smoothness, sharp
+from twofold.curvature.bounds import RowSmoothness, arrow, row_smoothness, sharp
 from twofold.curvature.certificate import Certificate, ClientFactors, prepare
 from twofold.curvature.metric import Kind, Metric, build
 from twofold.curvature.model import BlockCurvature
@@ -24,6 +24,7 @@ from twofold.losses import Linear
 from twofold.objectives.base import Objective
 from twofold.oracle import Draws, Member, Oracle, Program, Sample, weighted_mean
 from twofold.sampling import FLOOR, alias_table, row_weights
+from twofold.theory.arrow import best_probability
 from twofold.theory.constants import Constants, Sampling
 from twofold.tree import Pytree
 from twofold.variables import Variables
@@ -31,6 +32,8 @@ from twofold.variables import Variables
 __all__ = ["Optimum", "Problem"]
 
 FeatureDtype = Literal["bfloat16"]
+MANY = 20_000
+"""Clients up to which it is worth the seconds to look for the best p_w of ACD."""
 
 
 def _now(put: Callable[[Pytree], Pytree], x: Pytree) -> Pytree:
@@ -446,6 +449,18 @@ class Problem:
             found.mu, found.L_w, found.L_beta, found.calL_w, found.calL_beta, how=dict.fromkeys(names, "certified"), why=why,
             noise_w=noise_w, noise_beta=noise_beta, sampling=self.sampling, L_client=client,
         )  # fmt: skip
+
+    @cached_property
+    def best_coin(self) -> tuple[float, float] | None:
+        """The p_w that makes ACD cheapest (a round costs as much as twenty β-iterations) and its ν; None where not known."""
+        model, c = self.curvature, self._sharp
+        if model is None or c is None or not (self.has_shared and self.has_private) or self.M > MANY or c.mu == 0:
+            return None
+        found = arrow(model, self.scale, self.metric)
+        if self.metric is None:
+            found = found.weighted(c.L_w**-0.5, c.L_beta**-0.5)
+        best = best_probability(found)
+        return (best.p_w, best.nu) if best.nu > 0 else None
 
     def _noise(self) -> tuple[float, float]:
         """max_m max_j p_m V_mj/(n_m π_mj) in w and in β: the noise of rows as they are really drawn."""

@@ -71,7 +71,8 @@ class ACD(Algorithm):
 
     def complete(self, setting: Setting) -> tuple[ACD, str | None]:
         """ν, θ, η, p_w of Theorem ACD-PFL, or what follows from the p_w or ν that is given."""
-        values = stepsizes.acd_any(setting.constants, self.p_w, self.nu)
+        p_w, nu = (self.p_w, self.nu) if setting.coin is None or self.p_w or self.nu else setting.coin
+        values = stepsizes.acd_any(setting.constants, p_w, nu)
         return fill(self, values), values.get("note")
 
     def init(self, w0: Pytree) -> Pair:

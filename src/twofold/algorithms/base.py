@@ -55,6 +55,7 @@ class Facts(NamedTuple):
     loss: LossConstants | None = None  # likewise
     sizes: tuple[int, int] = (0, 0)  # the number of parameters in w and in one β
     convex: bool = True
+    coin: tuple[float, float] | None = None  # the p_w that makes ACD cheapest, and its ν, where the curvature is known
 
 
 Setting = Facts

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, get_args
 import jax
 import jax.numpy as jnp
 
-from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Open, Setting, fill
+from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill
 from twofold.algorithms.newton import Inner, Outer, choose, minimise_beta, profile_hessian, symmetric
 from twofold.algorithms.search import Search, advance, begin
 from twofold.errors import InputError
@@ -62,7 +62,7 @@ class Profile(Algorithm):
     ('converged', 3)
     """
 
-    L_w: Open = None
+    L_w: float | None = None
     outer: Outer = static(default="auto")
     inner: Inner = static(default="auto")
     memory: int = static(default=20)

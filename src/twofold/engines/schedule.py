@@ -44,16 +44,22 @@ class Course(NamedTuple):
 
 
 class Schedule:
-    """The course of every seed's run, found as far ahead as anyone looks. Gradients are those of a client of mean size."""
+    """The course of every seed's run, found as far ahead as anyone looks. Gradients are those of a client of mean size.
 
-    def __init__(self, algorithm: Algorithm, problem: Problem, parts: tuple[int, ...], seeds: list[int]) -> None:
+    `opening` are scalars that a client sends (and receives) once, before the first iteration.
+    """
+
+    def __init__(
+        self, algorithm: Algorithm, problem: Problem, parts: tuple[int, ...], seeds: list[int], opening: int = 0
+    ) -> None:
         self.algorithm, self._parts = algorithm, np.array(parts, np.int64)
         self._common = jnp.stack([randomness.common(randomness.root(seed)) for seed in seeds])
         self._rows = float(np.mean(problem.clients.counts))
         self._blocks = np.array([problem.has_shared, problem.has_private])  # nothing is evaluated in an empty one
         self._counts, self._of_client = np.unique(problem.clients.counts, return_inverse=True)
         self._first = 0  # the iteration at which what is known begins
-        self._known = Course(*(np.zeros((len(seeds), 1)) for _ in Course._fields))
+        nothing = np.zeros((len(seeds), 1))
+        self._known = Course(nothing, nothing + opening, nothing, nothing)
 
     def ahead(self, k: int, count: int) -> Course:
         """The totals after k, k+1, …, k+count iterations. What lies before k is forgotten."""

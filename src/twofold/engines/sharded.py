@@ -57,7 +57,7 @@ def _programs(mesh: Mesh, seeds: int, slots: int, turns: tuple[int, ...] | None)
     many = seeds > 1
     each = (None,) if many else ()
     mapped = partial(jax.shard_map, mesh=mesh, check_vma=False)
-    program, state = Program(P(), P(), P(AXIS)), State(P(), P(*each, AXIS))
+    program, state = Program(P(), P(), P(AXIS), P()), State(P(), P(*each, AXIS))
     streams, factors = Streams(P(), P(*each, AXIS)), P(None, *each, AXIS)
     buffer = Snapshots(P(), P(None, *each, AXIS)) if slots else None
 
@@ -106,7 +106,8 @@ class Sharded(Engine):
         self._put = partial(_place, self.mesh)
         stacks = self._put(self._filled(problem.host_stacks), P(AXIS))
         plain = problem.program(*problem.host_stacks)
-        self._program = Program(self._put(plain.objective, P()), self._put(plain.variables, P()), stacks)
+        objective, variables, proof = self._put((plain.objective, plain.variables, plain.proof), P())
+        self._program = Program(objective, variables, stacks, proof)
         self.algorithm = self._put(self.algorithm, P())
         w, beta = jax.tree.map(np.asarray, start)
         keys = np.stack([np.asarray(randomness.root(seed)) for seed in seeds])

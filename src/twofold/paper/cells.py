@@ -28,10 +28,16 @@ def run(cell: Cell) -> pyarrow.Table:
     with jax.enable_x64(cell.wide):
         setup = problems.setup(cell.problem, cell.wide)
         given = setup.published if cell.published else None
-        constants = setup.problem.constants() if given is None else given
+        constants = setup.problem.constants(rule="paper") if given is None else given
         algorithm = _algorithm(cell, setup.problem, constants)
         record = {name: setup.measures.get(name, name) for name in cell.metrics}
-        options = {"record": record, "every": cell.every, "constants": given, "progress": False, "seeds": cell.seeds}
+        options = {
+            "record": record,
+            "every": cell.every,
+            "constants": constants,
+            "progress": False,
+            "seeds": cell.seeds,
+        }
         if cell.reach is not None:
             best, start = setup.problem.optimum().value, float(setup.problem.value(*setup.problem.start))
             options["target"] = best + cell.reach * (start - best)

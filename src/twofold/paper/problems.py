@@ -64,7 +64,9 @@ def _setup(text: str, wide: bool) -> Setup:
         return Setup(instance, None, {}, "the lower-bound instance of twofold.theory.instances")
     found = SOURCES[source](**values)
     name = parameters.pop("name")
-    problem = tw.Problem(getattr(tw.objectives, name)(found.loss, **parameters), found.clients, rescale=rescale)
+    problem = tw.Problem(
+        getattr(tw.objectives, name)(found.loss, **parameters), found.clients, rescale=rescale, sampling="uniform"
+    )
     # A number for `rescale` is a slip of the published runs; their constants were those of the right scale.
     scale = problem.scale if isinstance(rescale, bool) else problem.M**-0.5
     assumed = None if found.assumed is None else assumed_constants(name, parameters, found.assumed, problem.M, scale)

@@ -72,7 +72,8 @@ class Run:
             self.start = jax.tree.map(jnp.asarray, options.start)
         self._cast: Algorithm = tree.cast(self.algorithm)
         self._shapes = footprint(self._cast, problem)
-        self.schedule = Schedule(self._cast, problem, self._shapes.parts, seeds)
+        self._opening = 0 if problem.metric is None else problem.metric.opening_floats
+        self.schedule = Schedule(self._cast, problem, self._shapes.parts, seeds, self._opening)
         asked = options.participation
         self.attendance = None if asked is None else Attendance(asked, self.algorithm, problem, seeds)
         self._refuse_endless()
@@ -304,8 +305,8 @@ class Run:
         row, iterations = track.row, track.k
         if self.attendance is None:
             return int(track.spent.floats), int(track.spent.floats)
-        up = np.zeros(self.problem.M, np.int64)
-        down = np.zeros(self.problem.M, np.int64)
+        up = np.full(self.problem.M, self._opening, np.int64)
+        down = up.copy()
         whole = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(self._shapes.shared))
         before = np.ones((1, self.problem.M), bool)  # at the start everyone has what everyone knows
         step = self.attendance.at_once

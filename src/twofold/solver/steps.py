@@ -40,6 +40,10 @@ def complete(
             f"{algorithm.name} solves the {algorithm.needs} objective only, but this problem's is {objective.name}; "
             "use lsgd, acd or asvrcd, which solve any."
         )
+    if algorithm.needs == "mixture" and problem.metric is not None:
+        raise InputError(
+            f"{algorithm.name} works in the user's own variables only: leave out precondition={problem.precondition!r}."
+        )
     if algorithm.is_complete():
         return algorithm, None
     lam = objective.mixture_strength()
@@ -52,5 +56,6 @@ def complete(
         loss=None if lam is None else objective.loss.constants(problem.clients),
         sizes=(tree.size(problem.abstract_start[0]), tree.size(problem.abstract_start[1])),
         convex=objective.convex,
+        coin=problem.best_coin if constants is None and algorithm.name == "acd" else None,
     )
     return algorithm.complete(facts)
