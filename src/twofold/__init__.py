@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from twofold.problem import Problem
     from twofold.result import History, Ledger, Result, Results
     from twofold.solver import Participation, TheoryWarning, solve
+    from twofold.theory.cost import Cost
 
     evaluate: EvaluateModule  # a module that can be called: tw.evaluate(problem, result, test)
 
@@ -24,6 +25,7 @@ _HOMES = {
     "solve": "solver",
     "TheoryWarning": "solver",
     "Participation": "solver",
+    "Cost": "theory.cost",
     "Result": "result",
     "Results": "result",
     "History": "result",
@@ -32,7 +34,7 @@ _HOMES = {
 _MODULES = ("algorithms", "data", "evaluate", "losses", "objectives", "theory")
 
 __all__ = [
-    "ClientError", "Clients", "History", "Ledger", "Participation", "Problem", "Result", "Results", "TheoryWarning",
+    "ClientError", "Clients", "Cost", "History", "Ledger", "Participation", "Problem", "Result", "Results", "TheoryWarning",
     "TwofoldError", "algorithms", "data", "evaluate", "losses", "objectives", "solve", "theory",
 ]  # fmt: skip
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, overload
 
+import jax.numpy as jnp
+
 from twofold.algorithms import Algorithm
 from twofold.engines import EngineName
 from twofold.engines.memory import Place
@@ -19,11 +21,16 @@ from twofold.solver.run import Run
 from twofold.solver.stages import solve_stages
 from twofold.solver.steps import complete, make
 from twofold.theory.constants import Constants
+from twofold.theory.cost import Cost, Preset
 from twofold.tree import Pytree
 
 __all__ = ["AlgorithmName", "Budget", "Options", "Participation", "TheoryWarning", "complete", "make", "solve"]
 
-AlgorithmName = Literal["lsgd", "acd", "scd", "ascd", "svrcd", "asvrcd", "hybrid", "l2sgd_plus", "pfedme"]
+LONG = 2000
+"""Rounds after which a run that ends by itself gives up."""
+AlgorithmName = Literal[
+    "auto", "profile", "lsgd", "acd", "scd", "ascd", "svrcd", "asvrcd", "hybrid", "l2sgd_plus", "pfedme",
+]  # fmt: skip
 Start = tuple[Pytree, Pytree] | Result
 
 
@@ -51,6 +58,7 @@ def solve(
     checkpoint: str | Path | None = ...,
     checkpoint_every: int | None = ...,
     callbacks: Sequence[Callback] = ...,
+    cost: Cost | Preset = ...,
 ) -> Result: ...
 @overload
 def solve(
@@ -76,10 +84,11 @@ def solve(
     checkpoint: str | Path | None = ...,
     checkpoint_every: int | None = ...,
     callbacks: Sequence[Callback] = ...,
+    cost: Cost | Preset = ...,
 ) -> Results: ...
 def solve(
     problem: Problem,
-    algorithm: AlgorithmName | str | Algorithm = "asvrcd",
+    algorithm: AlgorithmName | str | Algorithm = "auto",
     *,
     rounds: int | None = None,
     iterations: int | None = None,
@@ -100,12 +109,18 @@ def solve(
     checkpoint: str | Path | None = None,
     checkpoint_every: int | None = None,
     callbacks: Sequence[Callback] = (),
+    cost: Cost | Preset = "cross-silo",
 ) -> Result | Results:
-    """Minimise the problem by an algorithm: a name with everything from theory, or an instance with fields of your own.
+    """Minimise the problem: `solve(problem)` chooses the method and knows when to stop.
 
-    **When to stop.** On `rounds` of communication, `iterations`, wall `seconds`, a `target` loss, or `tol` ≥ ‖∇F‖²/(2μ) ≥ F − F*,
-    a certified gap (it needs μ > 0), whichever comes first. A problem with nothing to share communicates nothing: there `rounds`
-    counts iterations. Stopping on `target` or `tol` happens at a record. Ctrl-C ends a run with what it has, status "interrupted".
+    **By which algorithm.** "auto" takes the one that is predicted to cost least; `cost` says what a round, a byte and a row's gradient
+    cost ("cross-silo", "cross-device", "simulation" or a `Cost`), and `result.notes` says which it was and why. A name takes every
+    step size from theory; an instance (`tw.algorithms.ACD(p_w=0.5)`) keeps the fields that you set.
+
+    **When to stop.** If nothing is said, when the gap is certified to be 1e-8 of the initial one (1e-4 in single precision).
+    Otherwise on `rounds` of communication, `iterations`, wall `seconds`, a `target` loss, or `tol` ≥ F − F*, a certified gap (it
+    needs strong convexity), whichever comes first. A problem with nothing to share communicates nothing: there `rounds` counts
+    iterations. Stopping on `target` or `tol` happens at a record. Ctrl-C ends a run with what it has, status "interrupted".
 
     **What to record.** `record` names metrics ("loss", "gap", "gradient_norm", "bound") or maps names to functions of (w, beta). They
     are taken at every `every`-th round, at the start and at the end, and handed to each of `callbacks` as they come.
@@ -135,10 +150,10 @@ def solve(
         raise KindError(f"solve needs a Problem (tw.Problem(objective, clients)), got {type(problem).__name__}.")
     all_seeds = _seeds(seed, seeds)
     options = Options(
-        budget=Budget(rounds, iterations, seconds, target, tol, every),
+        budget=_budget(algorithm, rounds, iterations, seconds, target, tol, every),
         record=record, engine=engine, start=(start.w, start.beta) if isinstance(start, Result) else start,
         constants=constants, progress=progress, chunk=chunk, state=state, participation=participation,
-        checkpoint=checkpoint, checkpoint_every=checkpoint_every, callbacks=tuple(callbacks),
+        checkpoint=checkpoint, checkpoint_every=checkpoint_every, callbacks=tuple(callbacks), cost=cost,
     )  # fmt: skip
     stages = problem.objective.stages()
     if stages is None:
@@ -146,6 +161,22 @@ def solve(
     else:
         runs = [solve_stages(problem, stages, algorithm, options, s) for s in all_seeds]
     return runs[0] if seeds is None else Results(runs)
+
+
+def _budget(
+    algorithm: str | Algorithm,
+    rounds: int | None,
+    iterations: int | None,
+    seconds: float | None,
+    target: float | None,
+    tol: float | None,
+    every: int,
+) -> Budget:
+    """When to stop; where nothing is said and nothing is chosen, by a part of the initial gap that the precision allows."""
+    nothing = all(limit is None for limit in (rounds, iterations, seconds, target, tol))
+    if not nothing or algorithm != "auto":
+        return Budget(rounds, iterations, seconds, target, tol, every)
+    return Budget(LONG, every=every, relative=1e-8 if jnp.result_type(float).itemsize > 4 else 1e-4)
 
 
 def _seeds(seed: int, seeds: Iterable[int] | int | None) -> list[int]:

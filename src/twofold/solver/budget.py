@@ -16,6 +16,10 @@ MOST_ITERATIONS = 50_000_000
 """Iterations after which every run gives up that was not told how many it may have."""
 
 
+STOPS = ("rounds", "iterations", "seconds", "target", "tol", "relative")
+"""Fields of which one at least must be given."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Budget:
     """When a run ends: whatever comes first of what is given. Records are taken at every `every`-th round.
@@ -30,6 +34,8 @@ class Budget:
     target: float | None = None
     tol: float | None = None
     every: int = 1
+    relative: float | None = None
+    """The part of the initial gap that is certified to be left; only for a run that was told nothing else."""
 
     def __post_init__(self) -> None:
         for name in ("rounds", "iterations", "every"):
@@ -40,8 +46,10 @@ class Budget:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise InputError(f"{name} must be positive, got {name}={value!r}.")
-        if all(getattr(self, n) is None for n in ("rounds", "iterations", "seconds", "target", "tol")):
-            raise InputError("Say when to stop: rounds, iterations, seconds, target or tol.")
+        if all(getattr(self, n) is None for n in STOPS):
+            raise InputError(
+                "Say when to stop: rounds, iterations, seconds, target or tol; solve(problem) alone knows by itself."
+            )
 
     @property
     def most_rounds(self) -> int | None:

@@ -11,6 +11,7 @@ from twofold.engines.memory import Place
 from twofold.solver.budget import Budget
 from twofold.solver.participation import Participation, Who
 from twofold.theory.constants import Constants
+from twofold.theory.cost import Cost, Preset
 from twofold.tree import Pytree
 
 __all__ = ["Callback", "Metrics", "Options", "TheoryWarning"]
@@ -41,3 +42,4 @@ class Options:
     checkpoint: str | Path | None = None
     checkpoint_every: int | None = None
     callbacks: Sequence[Callback] = ()
+    cost: Cost | Preset = "cross-silo"

@@ -21,6 +21,7 @@ from twofold.engines.schedule import Course, Schedule, footprint
 from twofold.errors import InputError
 from twofold.problem import Problem
 from twofold.result import Result
+from twofold.solver.auto import choose
 from twofold.solver.budget import MOST_ITERATIONS
 from twofold.solver.checkpoint import Checkpoints, Saved, fingerprint
 from twofold.solver.options import Options, TheoryWarning
@@ -28,9 +29,12 @@ from twofold.solver.participation import Attendance
 from twofold.solver.progress import Interrupt, bar
 from twofold.solver.steps import complete, make
 from twofold.solver.track import Track
+from twofold.theory.cost import cost_of
 
 __all__ = ["MOST_SLOTS", "SNAPSHOT_BYTES", "Run"]
 
+USUAL = 1e-8
+"""The relative accuracy for which a method is chosen where none is asked for."""
 SNAPSHOT_BYTES = 1 << 27
 """Memory for recorded iterates; below, a problem's seeds run together, above, one by one and without slots."""
 MOST_SLOTS = 1024
@@ -58,12 +62,12 @@ class Run:
 
     def __init__(self, problem: Problem, algorithm: str | Algorithm, options: Options, seeds: list[int]) -> None:
         self.problem, self.options, self.seeds, self.budget = problem, options, seeds, options.budget
-        self.given = make(algorithm)
+        self.given, told = self._chosen(algorithm)
         check(self.given)
         self.algorithm, note = complete(problem, self.given, options.constants)
-        self.notes = () if note is None else (note,)
-        for note in self.notes:
+        if note is not None:
             warnings.warn(note, TheoryWarning, stacklevel=4)
+        self.notes = tuple(text for text in (told, note) if text is not None)
         self.by_rounds = problem.has_shared
         self._choose_metrics()
         self.start = problem.host_start
@@ -78,6 +82,13 @@ class Run:
         self.attendance = None if asked is None else Attendance(asked, self.algorithm, problem, seeds)
         self._refuse_endless()
 
+    def _chosen(self, algorithm: str | Algorithm) -> tuple[Algorithm, str | None]:
+        """The algorithm that was asked for, or the one that "auto" stands for and why."""
+        if algorithm != "auto":
+            return make(algorithm), None
+        cost, relative = cost_of(self.options.cost), self.budget.relative or USUAL
+        return choose(self.problem, cost, relative, self.options.participation is not None)
+
     # --- before ---------------------------------------------------------------------------------------------------------
 
     def _choose_metrics(self) -> None:
@@ -88,6 +99,8 @@ class Run:
         # A built-in metric under a name of the user's own gets a column of that name too.
         self.aliases = {name: metric for name, metric in names.items() if isinstance(metric, str) and name != metric}
         self.wants_gap, self.wants_bound = "gap" in wanted, "bound" in wanted or budget.tol is not None
+        if budget.relative is not None:
+            self._watch_progress()
         proven = self.wants_bound and self.options.constants is None and self.problem.program_has_proof
         if proven:
             self.metrics["bound"] = measure.bound
@@ -99,6 +112,16 @@ class Run:
             self.metrics["loss"] = measure.BUILT_IN["loss"]
         self.mu = self._certified_mu() if self.wants_bound and not proven else math.nan
         self.best = self.problem.optimum().value if self.wants_gap else math.nan
+
+    def _watch_progress(self) -> None:
+        """What a relative gap is seen by: the loss, and a certified gap, or where there is none the gradient."""
+        self.metrics["loss"] = measure.BUILT_IN["loss"]
+        given = self.options.constants
+        known = self.problem.program_has_proof or (self.problem.constants() if given is None else given).mu > 0
+        if known:
+            self.wants_bound = True
+        else:
+            self.metrics["gradient_norm"] = measure.BUILT_IN["gradient_norm"]
 
     def _certified_mu(self) -> float:
         given = self.options.constants
@@ -170,7 +193,9 @@ class Run:
     def _loop(self, tracks: list[Track], engine: Engine, began: float) -> None:
         self._began = began
         k, keeper = self._resume(tracks, engine)
-        patience = 32 if (self.budget.tol or self.budget.target or self.budget.seconds) else MOST_SLOTS
+        patience = (
+            32 if (self.budget.tol or self.budget.target or self.budget.seconds or self.budget.relative) else MOST_SLOTS
+        )
         most = 256
         with Interrupt() as interrupt, bar(self.options.progress, self._progress(tracks)[1]) as tick:
             while any(track.status is None for track in tracks):

@@ -23,6 +23,8 @@ __all__ = ["Track"]
 
 BLOW_UP = 1e4
 """A loss this many times the initial one (plus one) counts as diverged, although still finite."""
+STALL = 30
+"""Records in which the loss must have fallen, in a run that ends by itself."""
 
 
 class Track:
@@ -134,7 +136,27 @@ class Track:
             done |= values["bound"] <= budget.tol
         if budget.target is not None:
             done |= values["loss"] <= budget.target
+        if budget.relative is not None:
+            done |= self._relatively_done(values, budget.relative)
         return done
+
+    def _relatively_done(self, values: dict[str, np.ndarray], relative: float) -> np.ndarray:
+        """Where the gap is at most `relative` of the initial one, or the loss no longer falls in this precision.
+
+        F(x⁰) − F(x) is at most the initial gap. Without a certified gap, the gradient must have fallen as a gap would let it.
+        """
+        before = self.columns.get("loss", np.zeros(0))
+        losses = np.concatenate([before, values["loss"]])
+        if "bound" in values:
+            done = values["bound"] <= relative * (losses[0] - values["loss"])
+        else:
+            first = self.columns["gradient_norm"][0] if self.columns else values["gradient_norm"][0]
+            done = values["gradient_norm"] <= relative**0.5 * first
+        best = np.minimum.accumulate(losses)
+        floor = 8 * np.finfo(np.dtype(jnp.result_type(float))).eps * np.abs(best)
+        stalled = np.zeros(len(losses), bool)
+        stalled[STALL:] = best[:-STALL] - best[STALL:] <= floor[STALL:]
+        return done | stalled[len(before) :]
 
     def _end(self, broken: bool, done: bool, values: dict[str, float]) -> None:
         if broken:
@@ -154,9 +176,19 @@ class Track:
 
     def _reached(self, values: dict[str, float]) -> str:
         budget = self.run.budget
+        if budget.relative is not None:
+            return self._reached_relatively(values)
         if budget.tol is not None and values["bound"] <= budget.tol:
             return f"certified gap {values['bound']:.3g} ≤ tol = {budget.tol:g}"
         return f"loss {values['loss']:.6g} ≤ target {budget.target:g}"
+
+    def _reached_relatively(self, values: dict[str, float]) -> str:
+        relative, first = self.run.budget.relative, float(self.columns["loss"][0])
+        if "bound" in values and values["bound"] <= relative * (first - values["loss"]):  # type: ignore[operator]
+            return f"certified gap {values['bound']:.3g}, at most {relative:g} of the initial gap"
+        if "bound" not in values:
+            return f"‖∇F‖ = {values['gradient_norm']:.3g}; the gap is not certified, since no strong convexity is known"
+        return f"the loss no longer falls in this precision; certified gap {values['bound']:.3g}"
 
     def _cause(self, values: dict[str, float]) -> str:
         before = max((int(k) for k in self.columns["iteration"]), default=0)

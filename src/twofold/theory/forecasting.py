@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twofold import randomness, tree
-from twofold.algorithms import REGISTRY, Algorithm
+from twofold.algorithms import ACD, REGISTRY, Algorithm
 from twofold.engines.memory import in_words as in_bytes
 from twofold.engines.schedule import footprint
 from twofold.errors import InputError, NotFound, TwofoldError
@@ -153,13 +153,15 @@ def forecast(
     rows = float(problem.clients.counts.mean())
     least = rates.lower_bounds(found, rows, tol) if found.mu > 0 else None
     asked = list(REGISTRY) if methods is None else methods
-    return Forecast(tol, tuple(_method(problem, method, tol, found, seed) for method in asked), found, least)
+    return Forecast(tol, tuple(_method(problem, method, tol, found, constants, seed) for method in asked), found, least)
 
 
-def _method(problem: Problem, method: str | Algorithm, tol: float, constants: Constants, seed: int) -> MethodForecast:
+def _method(
+    problem: Problem, method: str | Algorithm, tol: float, constants: Constants, own: Constants | None, seed: int
+) -> MethodForecast:
     given = make(method)
     try:
-        algorithm, _ = complete(problem, given, constants)
+        algorithm, _ = complete(problem, given, own)
     except TwofoldError as refusal:  # it does not fit this problem
         return _unproven(given, str(refusal), None)
     if given.name not in rates.METHODS:
@@ -195,9 +197,11 @@ def _prediction(
     counts = problem.clients.counts
     rows = float(counts.max() if given.name == "l2sgd_plus" else counts.mean())
     batch = getattr(algorithm, "batch", 1)
+    if isinstance(algorithm, ACD) and constants.mu > 0:  # its coin may be another than the constants alone would give
+        return rates.predict_acd(float(algorithm.theta or 0), float(algorithm.p_w or 0), rows, tol)
     return rates.predict(
         given.name, constants, tol, n=rows, M=problem.M, tau=getattr(algorithm, "tau", 1),
-        batch=rows if batch is None else batch, optimal=getattr(algorithm, "optimal", "w"),
+        batch=batch if constants.noise_w is not None or batch is not None else rows, optimal=getattr(algorithm, "optimal", "w"),
         p_w=getattr(given, "p_w", None), rho=getattr(given, "rho", None),
     )  # fmt: skip
 

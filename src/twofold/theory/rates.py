@@ -150,6 +150,17 @@ def _l2_memory(p: float, n: float) -> float:
     return min(rate for rate in (p, (1 - p) / n) if rate > 0)
 
 
+def predict_acd(theta: float, p_w: float, n: float, eps: float, initial: float = 1.0) -> Prediction:
+    """ACD by its own θ and p_w: E[F−F*] ≤ (1−θ)^k Φ⁰; w's gradient and a round with probability p_w, β's otherwise.
+
+    >>> round(predict_acd(0.1, 0.5, n=10, eps=1e-3).rounds, 1)
+    32.8
+    """
+    _check(eps, initial)
+    k = _iterations(1 - theta, initial, eps)
+    return Prediction(k, p_w * k, p_w * k, (1 - p_w) * k, n)
+
+
 def predict(
     method: str,
     c: Constants,
