@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from twofold import randomness, tree
+from twofold import kernels, randomness, tree
 from twofold.curvature import real_weight
 from twofold.losses import Rows
 from twofold.objectives.base import Objective
@@ -54,7 +54,7 @@ class Member(NamedTuple):
         """
         if sample is None:
             return Rows(tree.cast(self.x), self.y, real_weight(self.capacity, self.count))
-        x, y = jax.tree.map(lambda leaf: leaf[sample.index], (self.x, self.y))
+        x, y = jax.tree.map(lambda leaf: kernels.rows(leaf, sample.index), (self.x, self.y))
         return Rows(tree.cast(x), y, sample.weight)
 
 
