@@ -1,13 +1,12 @@
-"""How near one accelerator's memory bandwidth the methods come, as a share of a copy measured in the same run.
+"""How near whole runs come to one accelerator's memory bandwidth, as a share of a copy measured in the same process.
 
-    python benchmarks/gpu.py [--case a|b|million|small] [--rows bfloat16] [--json FILE]
+    python benchmarks/gpu.py [--case a|b|million|small] [--feature-dtype bfloat16] [--json FILE]
 
 Case a: 100,000 clients × 20 rows; case b: 1,000 clients × 1,000 rows; case million: 1,000,000 clients × 5 rows; all with 784
-features × 10 classes, softmax mixture. A method that does not fit says so with its arithmetic.
-The bytes that must move in an iteration are counted once each: every row that it uses, and every sequence of w and β that
-it reads and writes. Iterations are timed as the engine runs them, many in one call: of ACD and ASVRCD silent ones, the most
-frequent kind, and then all kinds, with the coins of theory. With `--rows bfloat16` features are kept
-in two bytes each, and two are counted.
+features × 10 classes, softmax mixture. A row is a call of `tw.solve` with theory's coins, the second one, whose programs are
+compiled; its time is that between the records at the start and at the end, so without the start itself and without the copy of
+the result to the host. The bytes that must move in an iteration are counted once each: every row that it uses, and every sequence
+of w and β that it reads and writes. A method that does not fit says so with its arithmetic.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -24,13 +21,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import twofold as tw
-from twofold import engines
 from twofold.solver import complete
 from twofold.theory.constants import Constants
 
 CASES = {"a": (100_000, 20), "b": (1_000, 1_000), "million": (1_000_000, 5), "small": (500, 20)}
-ITERATIONS = {"a": 24, "b": 240, "million": 8, "small": 24}
-"""In one call, as `solve` does between two records."""
+ROUNDS = {"a": 40, "b": 200, "million": 10, "small": 40}
+"""Of one run."""
 FEATURES, CLASSES = 784, 10
 
 
@@ -56,13 +52,13 @@ def problem(clients: int, rows: int, kept: str | None = None) -> tw.Problem:
     x = np.tile(few, (clients * rows // len(few), 1))  # the same rows again and again: nobody looks at them
     y = rng.integers(0, CLASSES, clients * rows).astype(np.int32)
     everyone = tw.Clients(x, y, np.full(clients, rows, np.int32))
-    return tw.Problem(tw.objectives.mixture(tw.losses.softmax(CLASSES, l2=1e-3), lam=0.1), everyone, rows=kept)
+    return tw.Problem(tw.objectives.mixture(tw.losses.softmax(CLASSES, l2=1e-3), lam=0.1), everyone, feature_dtype=kept)
 
 
 def must_move(name: str, clients: int, rows: int, itemsize: int, algorithm: Any) -> float:
     """Bytes of one iteration: rows used once (`itemsize` bytes a feature), parameters read and written once per step.
 
-    With coins, on average: who changes w alone uses no rows here, and a refresh of ASVRCD uses all rows and writes v and ∇F(v).
+    On average over the coins: who changes w alone uses no rows here, and a refresh of ASVRCD uses all rows and writes v and ∇F(v).
     """
     beta, row = clients * FEATURES * CLASSES * 4, clients * FEATURES * itemsize
     if name == "lsgd":  # each of τ steps: one row; w_m and β_m read and written
@@ -74,23 +70,17 @@ def must_move(name: str, clients: int, rows: int, itemsize: int, algorithm: Any)
     return used * row + (4 + 2) * beta + float(algorithm.rho) * (rows * row + 2 * beta)
 
 
-def silent(algorithm: Any) -> Any:
-    """The same with coins that never fall: only silent iterations, the kind that theory makes the most frequent."""
-    coins = {"p_w": 1e-9} | ({"rho": 1e-9} if hasattr(algorithm, "rho") else {})
-    return type(algorithm)(**{**vars(algorithm), **coins})
-
-
-def timed(algorithm: Any, task: tw.Problem, count: int, of: Callable[[list[float]], Any]) -> tuple[float, str]:
-    """Milliseconds per iteration of stretches of `count` as `solve` runs them, the least or the mean, and the engine."""
-    kind, options = engines.choose("simulate", algorithm, task)
-    engine = kind(algorithm, task, [0], task.host_start, 0, **options)
-    nowhere, times = np.zeros(count, np.int32), []
-    for i in [0, 1, 2] * 2:  # the first time every kind of iteration is compiled
-        began = time.perf_counter()
-        engine.advance(count * i, count, nowhere)
-        engine.wait()
-        times.append(1e3 * (time.perf_counter() - began) / count)
-    return float(of(times[3:])), kind.__name__
+def timed(task: tw.Problem, algorithm: Any, rounds: int) -> dict[str, float]:
+    """A run whose programs are compiled: its iterations, and the milliseconds of one."""
+    for _ in range(2):
+        result = tw.solve(task, algorithm, rounds=rounds, every=rounds, record=(), progress=False)
+        seconds = result.history["seconds"]
+        found = {
+            "iterations": result.ledger.iterations,
+            "ms": 1e3 * (seconds[-1] - seconds[0]) / result.ledger.iterations,
+        }
+        del result  # everyone's β, on the host
+    return found
 
 
 def write(path: str | None, out: dict) -> None:
@@ -104,7 +94,9 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", choices=CASES, help="default: b on an accelerator, small on a CPU")
-    parser.add_argument("--rows", choices=["bfloat16"], help="how features are kept; default: as float32")
+    parser.add_argument("--feature-dtype", choices=["bfloat16"], help="how features are kept; default: as float32")
+    parser.add_argument("--methods", default="acd,lsgd,asvrcd")
+    parser.add_argument("--rounds", type=int)
     parser.add_argument("--json")
     arguments = parser.parse_args()
     device = jax.devices()[0]
@@ -112,39 +104,33 @@ def main() -> None:
     clients, rows = CASES[case]
     bandwidth = copy_bandwidth(0.25 if device.platform == "cpu" else 4.0)
     print(f"{device.device_kind}, jax {jax.__version__}; copy {bandwidth / 1e9:,.0f} GB/s")
-    task = problem(clients, rows, arguments.rows)
-    M = clients
-    constants = Constants(mu=1e-4 / M, L_w=0.1 / M, L_beta=0.6 / M, calL_w=0.1 / M, calL_beta=0.6 / M)
-    out = {
-        "device": device.device_kind,
-        "jax": jax.__version__,
-        "copy": bandwidth,
-        "case": case,
-        "kept": arguments.rows,
-        "rows": [],
-    }
-    for name in ("acd", "lsgd", "asvrcd"):
+    task = problem(clients, rows, arguments.feature_dtype)
+    constants = Constants(
+        mu=1e-4 / clients, L_w=0.1 / clients, L_beta=0.6 / clients, calL_w=0.1 / clients, calL_beta=0.6 / clients
+    )
+    out = {"device": device.device_kind, "jax": jax.__version__, "copy": bandwidth, "case": case,
+           "feature_dtype": arguments.feature_dtype, "rows": []}  # fmt: skip
+    for name in arguments.methods.split(","):
         algorithm, _ = complete(task, name, constants)
-        moved = partial(must_move, name, clients, rows, 4 if arguments.rows is None else 2)
-        quiet = algorithm if name == "lsgd" else silent(algorithm)  # of LSGD, every iteration is a round
-        row: dict[str, Any] = {"method": name, "must_move_GB": moved(quiet) / 1e9}
+        moved = must_move(name, clients, rows, 4 if arguments.feature_dtype is None else 2, algorithm)
+        row: dict[str, Any] = {"method": name, "must_move_GB": moved / 1e9, "p_w": getattr(algorithm, "p_w", None)}
         out["rows"].append(row)
         try:
-            row["ms"], row["engine"] = timed(quiet, task, ITERATIONS[case], min)
-            if quiet is not algorithm:
-                row["run_ms"], _ = timed(algorithm, task, 2 * ITERATIONS[case], np.mean)
-        except ValueError as error:
-            print(f"{name:8}{error}", flush=True)
-            row |= {"share": None, "note": str(error)}
+            row |= timed(task, algorithm, arguments.rounds or ROUNDS[case])
+        except (
+            ValueError,
+            jax.errors.JaxRuntimeError,
+        ) as error:  # it does not fit, by our arithmetic or by the device's
+            row |= {"share": None, "note": str(error).splitlines()[0]}
+            print(f"{name:8}{row['note']}", flush=True)
             write(arguments.json, out)
             continue
-        row["share"] = moved(quiet) / (row["ms"] / 1e3) / bandwidth
+        row["share"] = moved / (row["ms"] / 1e3) / bandwidth
         row["peak_GiB"] = (device.memory_stats() or {}).get("peak_bytes_in_use", 0) / 2**30
-        line = f"{name:8}{row['ms']:10.3f} ms{row['must_move_GB']:9.2f} GB{100 * row['share']:7.0f} % of copy"
-        if "run_ms" in row:
-            row["p_w"], row["run_share"] = float(algorithm.p_w), moved(algorithm) / (row["run_ms"] / 1e3) / bandwidth
-            line += f"; with theory's coins {row['run_ms']:.3f} ms, {100 * row['run_share']:.0f} %"
-        print(f"{line}; peak {row['peak_GiB']:.1f} GiB", flush=True)
+        print(
+            f"{name:8}{row['iterations']:6,} iterations{row['ms']:10.3f} ms{row['must_move_GB']:9.2f} GB"
+            f"{100 * row['share']:7.0f} % of copy; peak {row['peak_GiB']:.1f} GiB", flush=True,
+        )  # fmt: skip
         write(arguments.json, out)
 
 

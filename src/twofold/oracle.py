@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from twofold import randomness, tree
+from twofold import kernels, randomness, tree
 from twofold.curvature import real_weight
 from twofold.curvature.certificate import ClientFactors, SharedFactors
 from twofold.losses import Rows
@@ -68,7 +68,7 @@ class Member(NamedTuple):
         """
         if sample is None:
             return Rows(tree.cast(self.x), self.y, real_weight(self.capacity, self.count))
-        x, y = jax.tree.map(lambda leaf: leaf[sample.index], (self.x, self.y))
+        x, y = jax.tree.map(lambda leaf: kernels.rows(leaf, sample.index), (self.x, self.y))
         return Rows(tree.cast(x), y, sample.weight)
 
 

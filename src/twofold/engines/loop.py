@@ -141,13 +141,18 @@ def step(
         """The new private states of these clients, and their part of the mean message."""
         everyone = list(zip(stacks, privates, own, strict=True))
         shares = [stack.share for stack in stacks]
-        # Not taken apart from the messages: where these are skipped, nothing writes or reads a message for each client.
+        if not algorithm.may_skip_messages:
+            # Called once: XLA would not see that two calls with a loop of local steps inside are the same.
+            moved, messages = zip(*(client(now, *each) for each in everyone), strict=True)
+            mean = mean_message(algorithm, now, shares, list(messages), factors)
+            return only_present(factors, moved, privates), mean
+        # Called twice, of which XLA makes one: where messages are skipped, nothing writes or reads one for each client.
         moved = tuple(client(now, *each)[0] for each in everyone)
 
         def speak() -> Message:
             return mean_message(algorithm, now, shares, [client(now, *each)[1] for each in everyone], factors)
 
-        mean = speak_if_sent(algorithm, plan, speak) if algorithm.may_skip_messages else speak()
+        mean = speak_if_sent(algorithm, plan, speak)
         return only_present(factors, moved, privates), mean
 
     if layout.turns is None:
