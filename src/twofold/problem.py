@@ -157,12 +157,10 @@ class Problem:
         """Some clients' data, padded to `rows` (default: the largest of them) on the host."""
         stack = self.clients.stack(positions, rows)
         mine = jax.tree.map(lambda leaf: np.asarray(leaf)[positions], self._own)
-        return self._as_kept(
-            Member(stack.x, stack.y, stack.count, stack.weight, stack.position, mine, stack.weight), dtype
-        )
+        return self._as_kept(dtype, stack.x, stack.y, stack.count, stack.weight, stack.position, mine, stack.weight)
 
-    def _as_kept(self, member: Member, dtype: np.dtype) -> Member:
-        return Member(_in(self._kept or dtype, member.x), *_in(dtype, tuple(member)[1:]))
+    def _as_kept(self, dtype: np.dtype, x: Pytree, *others: Pytree) -> Member:
+        return Member(_in(self._kept or dtype, x), *_in(dtype, others))
 
     @cached_property
     def _own(self) -> Pytree:
@@ -191,8 +189,8 @@ class Problem:
         client = self.clients[m]
         own = jax.tree.map(lambda leaf: np.asarray(leaf)[m], self.objective.own(self.clients))
         count, weight = np.int32(self.clients.counts[m]), np.float64(client.weight)
-        alone = Member(client.x, client.y, count, weight, np.int32(m), own, weight)
-        return tree.arrays(self._as_kept(alone, np.dtype(jnp.result_type(float))))
+        dtype = np.dtype(jnp.result_type(float))
+        return tree.arrays(self._as_kept(dtype, client.x, client.y, count, weight, np.int32(m), own, weight))
 
     def split(self, beta: Pytree) -> tuple[Pytree, ...]:
         """Everyone's β (leading client axis) cut into the buckets."""
@@ -323,7 +321,7 @@ def _feature_dtype(feature_dtype: str | None, rows: str | None) -> FeatureDtype 
     wanted = rows if feature_dtype is None else feature_dtype
     if wanted not in (None, "bfloat16"):
         raise InputError(f"feature_dtype is None or 'bfloat16', got {wanted!r}.")
-    return wanted  # type: ignore[return-value]
+    return wanted
 
 
 def _scale(rescale: bool | float, clients: int) -> float:
@@ -411,4 +409,5 @@ def _local(problem: Problem, at: tuple[Pytree, Pytree], smallest: bool = True) -
     why = dict.fromkeys(names, "curvature at a point")
     if not smallest:
         why["mu"] = "unknown, so none is assumed"
-    return Constants(mu=mu, **found, how=dict.fromkeys(names, "local"), why=why)
+    L_w, L_beta, calL_w, calL_beta = found.values()
+    return Constants(mu, L_w, L_beta, calL_w, calL_beta, how=dict.fromkeys(names, "local"), why=why)

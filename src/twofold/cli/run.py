@@ -155,7 +155,7 @@ def _line(result: Result, last: list[str]) -> list[str]:
     from twofold.engines.memory import in_words as size
 
     ledger = result.ledger
-    cost = [f"{ledger.rounds:,}", f"{ledger.iterations:,}", size(ledger.bytes_up + ledger.bytes_down)]
+    cost = [f"{ledger.rounds:,}", f"{ledger.iterations:,}", size(ledger.bytes_per_client)]
     ends = [f"{float(result.history[name][-1]):.4g}" for name in last]
     return [str(result.seed), result.status, *cost, *ends, f"{result.seconds:.1f}"]
 

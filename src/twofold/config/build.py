@@ -167,6 +167,7 @@ LATER: dict[str, Callable[[Pytree, Pytree], Pytree]] = {
 
 def _with_owners(config: Config, data: Dataset) -> tuple[Clients, Clients | None, str]:
     """Data that says whose rows they are: a share of everyone's rows is held out."""
+    assert data.owner is not None  # a source that says it is owned gives owners
     clients = Clients.from_groups(data.x, data.y, data.owner, weights=_weights(config))
     given = {"test": 0.2, "seed": 0} | config.partition.given()
     if given["test"] == 0:
