@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import signal
 import sys
 import tomllib
 from collections.abc import Callable
@@ -262,6 +263,78 @@ def test_an_interruption_exits_with_130(small: str, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("twofold.config.load", interrupted)
     assert Done("run", small).code == 130
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def same_run(one: str, two: str) -> None:
+    """Both folders hold the same result, but for the time it took."""
+    first, second = tw.Result.load(one), tw.Result.load(two)
+    np.testing.assert_array_equal(first.w, second.w)
+    np.testing.assert_array_equal(first.beta, second.beta)
+    for name in first.history.keys() - {"seconds"}:
+        np.testing.assert_array_equal(first.history[name], second.history[name])
+    assert first.ledger.as_dict() == second.ledger.as_dict() and first.status == second.status
+
+
+def test_a_run_that_was_cut_short_resumes_to_the_same_result(small: str) -> None:
+    assert Done("run", small, "--out", "whole", "-q").code == 0
+    assert Done("run", small, "--out", "parts", "-q", "--checkpoint-every", "1", "--set", "stop.rounds=2").code == 0
+    assert len(list(Path("parts/checkpoints").iterdir())) == 2
+    done = Done("run", small, "--out", "parts", "-q", "--resume")
+    assert done.code == 0, done.output
+    same_run("whole", "parts")
+    assert Done("run", small, "--out", "parts", "-q", "--resume").code == 0  # a finished run, at once
+    same_run("whole", "parts")
+
+
+def test_resume_needs_a_checkpoint_and_a_new_run_an_empty_folder(small: str) -> None:
+    done = Done("run", small, "--resume")
+    assert (done.code, "nothing to resume in runs/small" in done.line, "--checkpoint-every N" in done.line) == (
+        2,
+        True,
+        True,
+    )
+    keys = ("--set", "run.checkpoint=true", "-q")
+    assert Done("run", small, *keys).code == 0
+    done = Done("run", small, *keys)
+    assert done.code == 2 and "go on from them with --resume, or begin anew with --force" in done.line
+    assert Done("run", small, *keys, "--force").code == 0
+    done = Done("run", small, "-q", "--resume", "--set", "objective.lam=0.7")
+    assert done.code == 2 and "belongs to another run: its problem is" in done.line
+
+
+def test_participation_is_a_key(small: str) -> None:
+    assert Done("run", small, "-q", "--set", "run.participation=2", "--set", "output.evaluate=false").code == 0
+    ledger = tw.Result.load("runs/small").ledger
+    assert np.shape(ledger.floats_up) == (3,) and np.sum(ledger.floats_up) == 4 * 2 * 2
+    done = Done("run", small, "--set", 'run.participation="all"')
+    assert done.code == 2 and "run.participation" in done.line
+
+
+def test_ctrl_c_keeps_what_there_is(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from twofold.solver.run import Run
+
+    advance = Run._advance
+
+    def interrupted(run: Run, tracks: list, engine: object, k: int, stretch: object) -> int:
+        if k == 0:
+            signal.raise_signal(signal.SIGINT)
+        return advance(run, tracks, engine, k, stretch)
+
+    monkeypatch.setattr(Run, "_advance", interrupted)
+    done = Done("run", small, "-q", "--set", "stop.rounds=50", "--checkpoint-every", "2")
+    assert done.code == 130 and "interrupted after" in done.line and "--resume goes on from here" in done.line
+    found = tw.Result.load("runs/small")
+    assert found.status == "interrupted" and 0 < found.ledger.rounds < 50
+    monkeypatch.setattr(Run, "_advance", advance)
+    assert Done("run", small, "-q", "--set", "stop.rounds=50", "--resume").code == 0
+    assert Done("run", small, "-q", "--set", "stop.rounds=50", "--out", "whole").code == 0
+    same_run("whole", "runs/small")
+
+
+# --- set-up -----------------------------------------------------------------------------------------------------------
 
 
 def test_precision_and_the_cache_are_set_up(small: str, fresh_python: Callable[..., str], tmp_path: Path) -> None:

@@ -345,8 +345,8 @@ class Row:
 
     @property
     def bytes(self) -> int:
-        """Bytes that each client sent and received, together."""
-        return self.result.ledger.bytes_up + self.result.ledger.bytes_down
+        """Bytes that each client sent and received, together; the mean over clients where these differ."""
+        return round(self.result.ledger.bytes_per_client)
 
     @property
     def seconds(self) -> float:
@@ -452,7 +452,7 @@ def compare(
     found: list[Row] = []
     for name, objective in everything.items():
         problem = Problem(objective, train, rows=rows)
-        result = solve(problem, algorithm, rounds=rounds, **options)
+        result = cast(Result, solve(problem, algorithm, rounds=rounds, **options))
         found.append(Row(name, evaluate(problem, result, test), result, objective.equation))
     return Comparison(tuple(found))
 

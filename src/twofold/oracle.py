@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from twofold import kernels, randomness, tree
@@ -22,14 +21,14 @@ from twofold.variables import Variables
 __all__ = ["Draws", "Member", "Oracle", "Program", "Sample", "weighted_mean"]
 
 
-Entry = jax.Array | np.ndarray | np.generic
-"""A number, or one for each of many clients; on the device or on the host."""
+Entry: TypeAlias = jax.Array
+"""A number, or one for each of many clients. (Data that are still on the host are NumPy arrays, which do the same.)"""
 
 
 class Sample(NamedTuple):
     """Some of a client's rows, with their weights in the mean."""
 
-    index: jax.Array
+    index: jax.Array  # pyright: ignore[reportIncompatibleMethodOverride]  (tuple.index)
     weight: jax.Array
 
 
@@ -46,7 +45,7 @@ class Member(NamedTuple):
 
     x: Pytree
     y: Pytree
-    count: Entry
+    count: Entry  # pyright: ignore[reportIncompatibleMethodOverride]  (tuple.count)
     weight: Entry  # p_m
     position: Entry  # its number among all clients, which its random stream is derived from
     own: Pytree

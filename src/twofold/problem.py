@@ -272,9 +272,10 @@ class Problem:
     def stack(self, positions: np.ndarray, dtype: np.dtype, rows: int | None = None) -> Member:
         """Some clients' data, padded to `rows` (default: the largest of them) on the host."""
         stack = self.clients.stack(positions, rows)
+        draws = self._draws(positions, jax.tree.leaves(stack.x)[0].shape[1])
         return self._as_kept(
-            Member(stack.x, stack.y, stack.count, stack.weight, stack.position, _of(self._own, positions), stack.weight,
-                   self._draws(positions, jax.tree.leaves(stack.x)[0].shape[1]), *self._extras(positions)), dtype
+            dtype, stack.x, stack.y, stack.count, stack.weight, stack.position, _of(self._own, positions), stack.weight,
+            draws, *self._extras(positions),
         )  # fmt: skip
 
     def _extras(self, positions: Any) -> tuple[np.ndarray | None, ClientFactors | None]:
@@ -293,8 +294,8 @@ class Problem:
         table = alias_table(pi, counts)
         return Draws(table.probability, table.alias, row_weights(pi, counts))
 
-    def _as_kept(self, member: Member, dtype: np.dtype) -> Member:
-        return Member(_in(self._kept or dtype, member.x), *_in(dtype, tuple(member)[1:]))
+    def _as_kept(self, dtype: np.dtype, x: Pytree, *others: Pytree) -> Member:
+        return Member(_in(self._kept or dtype, x), *_in(dtype, others))
 
     @cached_property
     def _own(self) -> Pytree:
@@ -505,7 +506,7 @@ def _feature_dtype(feature_dtype: str | None, rows: str | None) -> FeatureDtype 
     wanted = rows if feature_dtype is None else feature_dtype
     if wanted not in (None, "bfloat16"):
         raise InputError(f"feature_dtype is None or 'bfloat16', got {wanted!r}.")
-    return wanted  # type: ignore[return-value]
+    return wanted
 
 
 def _scale(rescale: bool | float, clients: int) -> float:
@@ -593,4 +594,5 @@ def _local(problem: Problem, at: tuple[Pytree, Pytree], smallest: bool = True) -
     why = dict.fromkeys(names, "curvature at a point")
     if not smallest:
         why["mu"] = "unknown, so none is assumed"
-    return Constants(mu=mu, **found, how=dict.fromkeys(names, "local"), why=why)
+    L_w, L_beta, calL_w, calL_beta = found.values()
+    return Constants(mu, L_w, L_beta, calL_w, calL_beta, how=dict.fromkeys(names, "local"), why=why)

@@ -12,8 +12,9 @@ than all the rest of a cheap iteration; written out, XLA fuses it with its surro
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -44,11 +45,15 @@ def _threefry(words: jax.Array, first: Any, second: Any) -> tuple[jax.Array, jax
     return x, y
 
 
-# Compiled on their own where they are called outside a trace (the engine of messages), inlined inside one.
-_compiled = partial(jax.jit, inline=True)
+F = TypeVar("F", bound=Callable[..., jax.Array])
 
 
-@_compiled
+def _compiled(*static: int) -> Callable[[F], F]:
+    """Compile a function on its own where it is called outside a trace (the engine of messages); inside one, inline it."""
+    return cast(Callable[[F], F], partial(jax.jit, inline=True, static_argnums=static))
+
+
+@_compiled()
 def hashed(key: Key) -> jax.Array:
     """The two words of a key: `jax.random.fold_in` carried out."""
     return jnp.stack(_threefry(key.words, jnp.uint32(0), key.number))
@@ -91,28 +96,28 @@ def bits(key: Key, size: int) -> jax.Array:
     return _threefry(key.words, places, jnp.broadcast_to(key.number, places.shape))[0]
 
 
-@_compiled
+@_compiled()
 def coin(key: Key, probability: Any) -> jax.Array:
     """True with the given probability (never for 0, always for 1), to a precision of 2⁻²⁴."""
     uniform = (bits(key, 1)[0] >> jnp.uint32(8)).astype(jnp.float32) * jnp.float32(2**-24)
     return uniform < jnp.asarray(probability, jnp.float32)
 
 
-@_compiled
+@_compiled()
 def coins(key: Key, probabilities: jax.Array) -> jax.Array:
     """One coin for each probability."""
     uniform = (bits(key, len(probabilities)) >> jnp.uint32(8)).astype(jnp.float32) * jnp.float32(2**-24)
     return uniform < probabilities.astype(jnp.float32)
 
 
-@partial(_compiled, static_argnums=(1, 2))
+@_compiled(1, 2)
 def subset(key: Key, size: int, everyone: int) -> jax.Array:
     """`size` of `everyone`, all subsets equally likely, as a mask."""
     order = kernels.stable_order(bits(key, everyone))
     return jnp.zeros(everyone, bool).at[order[:size]].set(True)
 
 
-@partial(_compiled, static_argnums=2)
+@_compiled(2)
 def rows(key: Key, count: Any, size: int) -> jax.Array:
     """`size` row numbers of a client with `count` rows, uniform (to within count/2³²), with replacement."""
     return high(bits(key, size), jnp.asarray(count).astype(jnp.uint32)).astype(jnp.int32)
@@ -126,7 +131,7 @@ def high(a: jax.Array, b: jax.Array) -> jax.Array:
     return a1 * b1 + (middle >> half) + ((a0 * b1 + (middle & low)) >> half)
 
 
-@partial(_compiled, static_argnums=2)
+@_compiled(2)
 def shuffle(key: Key, count: Any, capacity: int) -> jax.Array:
     """A permutation of a client's `count` rows, padded rows last; the same whatever the padding."""
     last = jnp.uint32(jnp.iinfo(jnp.uint32).max)

@@ -71,6 +71,11 @@ class Ledger:
             "single-row evaluations a client"
         )
 
+    @property
+    def bytes_per_client(self) -> float:
+        """Bytes that a client sent and received, together; the mean over clients where these differ."""
+        return float(np.mean(self.bytes_up) + np.mean(self.bytes_down))
+
     def as_dict(self) -> dict[str, int | list[int]]:
         """Give all entries as plain numbers and lists."""
         entries = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 __all__ = [
-    "Pytree", "Scalar", "arrays", "cast", "combine", "record", "scale", "select", "size", "squared_norm", "static",
-    "subtract", "unscale", "zeros",
+    "Pytree", "Scalar", "arrays", "cast", "combine", "record", "replace_rows", "rows", "scale", "select", "size",
+    "squared_norm", "static", "subtract", "unscale", "weighted_sum", "zeros",
 ]  # fmt: skip
 
 Pytree: TypeAlias = Any
@@ -117,6 +117,52 @@ def combine(*terms: tuple[Scalar, Pytree]) -> Pytree:
         return sum((a * other for a, other in zip(others, leaves, strict=True)), first * leaf)
 
     return jax.tree.map(add_up, *trees)
+
+
+def rows(x: Pytree, index: jax.Array) -> Pytree:
+    """Take some rows (entries along the first axis) of every leaf.
+
+    >>> import jax.numpy as jnp
+    >>> from twofold import tree
+    >>> tree.rows({"a": jnp.arange(4)}, jnp.array([2, 0]))["a"].tolist()
+    [2, 0]
+    """
+
+    def take(leaf: jax.Array) -> jax.Array:
+        return leaf[index]
+
+    return jax.tree.map(take, x)
+
+
+def replace_rows(x: Pytree, index: jax.Array, values: Pytree) -> Pytree:
+    """Put new values into some rows of every leaf.
+
+    >>> import jax.numpy as jnp
+    >>> from twofold import tree
+    >>> tree.replace_rows(jnp.zeros(4), jnp.array([2, 0]), jnp.array([5.0, 7.0])).tolist()
+    [7.0, 0.0, 5.0, 0.0]
+    """
+
+    def put(leaf: jax.Array, value: jax.Array) -> jax.Array:
+        return leaf.at[index].set(value)
+
+    return jax.tree.map(put, x, values)
+
+
+def weighted_sum(weights: jax.Array, x: Pytree, size: int | jax.Array = 1) -> Pytree:
+    """Compute Σ_j weight_j·x_j over the rows of every leaf, divided by `size`; weights may be booleans.
+
+    >>> import jax.numpy as jnp
+    >>> from twofold import tree
+    >>> tree.weighted_sum(jnp.array([True, False, True]), jnp.array([1.0, 2.0, 4.0]), size=2).item()
+    2.5
+    """
+
+    def total(leaf: jax.Array) -> jax.Array:
+        # Cast before dividing: a boolean over an integer would be float32 even in a float64 run.
+        return jnp.tensordot(weights.astype(leaf.dtype) / size, leaf, axes=1)
+
+    return jax.tree.map(total, x)
 
 
 def subtract(x: Pytree, y: Pytree) -> Pytree:

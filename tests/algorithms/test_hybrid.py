@@ -60,11 +60,11 @@ def test_checks_are_at_powers_of_two_of_a_unit():
 def test_it_switches_once_and_knows_when():
     whole = noisy()
     method, _ = complete(whole, Hybrid())
-    engine = engines.get("simulate")(method, whole, [0], whole.start, 0)
+    engine = engines.REGISTRY["simulate"](method, whole, [0], whole.start, 0)
     reduced = []
     for k in range(0, 6400, 64):
         engine.advance(k, 64, np.ones(64, np.int32))
-        reduced.append(bool(engine.state.shared.reduced))
+        reduced.append(bool(engine.state().shared.progress.stalled[0]))
     assert not reduced[0]
     assert reduced[-1]
     assert sorted(reduced) == reduced
@@ -119,7 +119,7 @@ def test_a_check_measures_the_whole_gradient():
     @jax.jit
     @jax.vmap
     def message(member: Any, beta: jax.Array) -> Any:
-        oracle, scaled = Oracle(whole.objective, whole.scale, member), jnp.asarray(w) / whole.scale
+        oracle, scaled = Oracle(whole.objective, whole.variables, member), jnp.asarray(w) / whole.scale
         start = method.init(scaled), method.init_private(scaled, beta, oracle)
         return method.client(plan, *start, oracle, key)[1]
 

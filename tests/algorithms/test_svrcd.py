@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from twofold import randomness
-from twofold.algorithms.svrcd import coins
+from twofold.algorithms.variance_reduction import coins
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -47,26 +47,19 @@ class ACD(Algorithm):
     Optimal in rounds and in gradients of both blocks (Theorem ACD-PFL).
 
     >>> import twofold as tw
-    >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
-    >>> objective = tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5)
-    >>> problem = tw.Problem(objective, tw.Clients.from_list(made.clients))
+    >>> clients = tw.Clients.from_list(tw.data.synthetic.mixture(0.3, clients=3, rows=8, features=2).clients)
+    >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5), clients)
     >>> result = tw.solve(problem, tw.algorithms.ACD(), rounds=3, record=())
     >>> round(result.algorithm.p_w, 3), result.ledger.rounds
     (0.463, 3)
     """
 
-    p_w: float | None = None
-    """The probability that an iteration moves w."""
-    L_w: float | None = None
-    """L^w, the smoothness of F in the (scaled) w."""
-    L_beta: float | None = None
-    """L^β, the smoothness of F in β."""
-    nu: float | None = None
-    """ν = μ/(√L^w+√L^β)², the relative strong convexity."""
-    theta: float | None = None
-    """θ, the weight of z in x."""
-    eta: float | None = None
-    """η = 1/θ, the step of z."""
+    p_w: float | None = None  # the probability that an iteration moves w
+    L_w: float | None = None  # L^w, the smoothness of F in the (scaled) w
+    L_beta: float | None = None  # L^β, the smoothness of F in β
+    nu: float | None = None  # ν = μ/(√L^w+√L^β)², the relative strong convexity
+    theta: float | None = None  # θ, the weight of z in x
+    eta: float | None = None  # η = 1/θ, the step of z
     name = "acd"
 
     def complete(self, setting: Setting) -> tuple[ACD, str | None]:

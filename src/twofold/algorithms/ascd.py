@@ -26,34 +26,27 @@ class ASCD(Algorithm):
     The listing carries w_v and β_v along but never uses them, so they are left out here.
 
     >>> import twofold as tw
-    >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
-    >>> objective = tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5)
-    >>> problem = tw.Problem(objective, tw.Clients.from_list(made.clients))
+    >>> clients = tw.Clients.from_list(tw.data.synthetic.mixture(0.3, clients=3, rows=8, features=2).clients)
+    >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5), clients)
     >>> result = tw.solve(problem, tw.algorithms.ASCD(), rounds=3, record=())
     >>> round(result.algorithm.theta, 3), result.ledger.rounds
     (0.8, 3)
     """
 
-    eta: float | None = None
-    """η, the step of y."""
-    theta: float | None = None
-    """θ, the weight of z in x."""
-    nu: float | None = None
-    """ν, how much of itself z keeps in a step."""
-    gamma: float | None = None
-    """γ, the step of z."""
-    p_w: float | None = None
-    """The probability that an iteration moves w."""
-    rho: float | None = None
-    """ρ of ASVRCD. No step uses it; theory derives γ and ν with it."""
-    batch: int | None = static(default=1)
-    """Rows in one sampled gradient; None takes all rows."""
+    eta: float | None = None  # η, the step of y
+    theta: float | None = None  # θ, the weight of z in x
+    nu: float | None = None  # ν, how much of itself z keeps in a step
+    gamma: float | None = None  # γ, the step of z
+    p_w: float | None = None  # the probability that an iteration moves w
+    rho: float | None = None  # ρ of ASVRCD. No step uses it; theory derives γ and ν with it
+    batch: int | None = static(default=1)  # rows in one sampled gradient; None takes all rows
     name = "ascd"
 
     def complete(self, setting: Setting) -> tuple[ASCD, str | None]:
         """The paper's choice, ASVRCD's constants and θ = min{0.8, 1/η}, or steps that the noise allows where it is known."""
-        given = {"p_w": self.p_w, "rho": self.rho, "eta": self.eta, "batch": self.batch}
-        values = stepsizes.ascd(setting.constants, setting.rows, **given)
+        values = stepsizes.ascd(
+            setting.constants, setting.rows, p_w=self.p_w, rho=self.rho, eta=self.eta, batch=self.batch
+        )
         return fill(self, values), values.get("note")
 
     def init(self, w0: Pytree) -> Pair:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, cast
+from typing import Literal
 
 import jax
 from jax.typing import ArrayLike
@@ -10,23 +10,14 @@ from jax.typing import ArrayLike
 from twofold import tree
 from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill
 from twofold.algorithms.fields import known
-from twofold.algorithms.svrcd import Message, Plan, coins, counts, estimate, message
+from twofold.algorithms.variance_reduction import Message, Plan, Triple, coins, counts, estimate, message, mix, move
 from twofold.control import branch
 from twofold.errors import InputError
 from twofold.randomness import Key
 from twofold.theory import stepsizes
 from twofold.tree import Pytree, record, static
 
-__all__ = ["ASVRCD", "Triple"]
-
-
-class Triple(NamedTuple):
-    """One block's sequences y and z, reference point v, and ∇F(v) in that block."""
-
-    y: Pytree
-    z: Pytree
-    v: Pytree
-    full: Pytree
+__all__ = ["ASVRCD"]
 
 
 @record
@@ -38,34 +29,25 @@ class ASVRCD(Algorithm):
     block has a reference point of its own, v^w and v^β: see `asvrcd_two.ASVRCDTwo`.
 
     >>> import twofold as tw
-    >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
-    >>> objective = tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5)
-    >>> problem = tw.Problem(objective, tw.Clients.from_list(made.clients))
+    >>> clients = tw.Clients.from_list(tw.data.synthetic.mixture(0.3, clients=3, rows=8, features=2).clients)
+    >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5), clients)
     >>> result = tw.solve(problem, tw.algorithms.ASVRCD(), rounds=3, record=())
     >>> round(result.algorithm.theta2, 3), result.ledger.rounds
     (0.5, 3)
     """
 
-    eta: float | None = None
-    """η, the step of y."""
-    theta1: float | None = None
-    """θ₁, the weight of z in x."""
-    theta2: float | None = None
-    """θ₂, the weight of v in x."""
-    gamma: float | None = None
-    """γ, the step of z."""
-    nu: float | None = None
-    """ν, how much of itself z keeps in a step."""
-    rho: float | None = None
-    """ρ, the probability that the reference point moves, which costs a full gradient."""
-    p_w: float | None = None
-    """The probability that an iteration's sample is for w."""
-    batch: int | None = static(default=1)
-    """Rows in one sampled gradient; None takes all rows."""
-    optimal: Literal["w", "beta"] = static(default="w")
-    """The block whose number of gradients theory's ρ makes optimal."""
-    reference: Literal["one", "two"] = static(default="one")
-    """How many reference points: one for both blocks, or one for each."""
+    eta: float | None = None  # η, the step of y
+    theta1: float | None = None  # θ₁, the weight of z in x
+    theta2: float | None = None  # θ₂, the weight of v in x
+    gamma: float | None = None  # γ, the step of z
+    nu: float | None = None  # ν, how much of itself z keeps in a step
+    rho: float | None = None  # ρ, the probability that the reference point moves, which costs a full gradient
+    p_w: float | None = None  # the probability that an iteration's sample is for w
+    batch: int | None = static(default=1)  # rows in one sampled gradient; None takes all rows
+    optimal: Literal["w", "beta"] = static(default="w")  # the block whose number of gradients theory's ρ makes optimal
+    reference: Literal["one", "two"] = static(
+        default="one"
+    )  # how many reference points: one for both blocks, or one for each
     name = "asvrcd"
 
     def __post_init__(self) -> None:
@@ -84,8 +66,9 @@ class ASVRCD(Algorithm):
         """Theorem e1 (ρ for the optimal number of ∇_w and rounds, or of ∇_β), or tighter, where the noise is known."""
         if self.reference == "two":
             return self._two().complete(setting)
-        given = {"optimal": self.optimal, "p_w": self.p_w, "rho": self.rho, "eta": self.eta, "batch": self.batch}
-        values = stepsizes.asvrcd(setting.constants, setting.rows, **cast(Any, given))
+        values = stepsizes.asvrcd(
+            setting.constants, setting.rows, self.optimal, p_w=self.p_w, rho=self.rho, eta=self.eta, batch=self.batch
+        )
         return fill(self, values), values["note"]
 
     def _two(self) -> Algorithm:
@@ -130,15 +113,10 @@ class ASVRCD(Algorithm):
         return Triple(y, z, v, full)
 
     def _mix(self, s: Triple) -> Pytree:
-        theta1, theta2 = known(self.theta1, self.theta2)
-        return tree.combine((theta1, s.z), (theta2, s.v), (1 - theta1 - theta2, s.y))
+        return mix(s, *known(self.theta1, self.theta2))
 
     def _step(self, s: Triple, x: Pytree, gradient: Pytree) -> tuple[Pytree, Pytree]:
-        eta, nu, gamma = known(self.eta, self.nu, self.gamma)
-        y = tree.combine((1.0, x), (-eta, gradient))
-        # (γ/η)(y⁺ − x) = −γg, written without the cancellation.
-        z = tree.combine((nu, s.z), (1 - nu, x), (-gamma, gradient))
-        return y, z
+        return move(s, x, gradient, *known(self.eta, self.nu, self.gamma))
 
     def sends(self, plan: Plan) -> Message:
         """The difference with the w-coin, the full gradient with the ρ-coin."""
@@ -146,7 +124,7 @@ class ASVRCD(Algorithm):
 
     def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
         """Two batches in the drawn block, and all rows of both blocks on a refresh."""
-        return counts(plan, self.batch, rows)
+        return counts(plan.w, plan.refresh, self.batch, rows)
 
     def model(self, shared: Triple) -> Pytree:
         """The sequence y."""

@@ -1,27 +1,32 @@
 """ASVRCD with a reference point for each block, optimal in ∇_w and ∇_β at once (docs/two-references.md)."""
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from twofold import randomness, tree
-from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Open, Setting, fill, size_of_batch
-from twofold.algorithms.svrcd import Message, estimate
+from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
+from twofold.algorithms.fields import known
+from twofold.algorithms.variance_reduction import Message, estimate
 from twofold.control import branch
 from twofold.randomness import Key
 from twofold.theory import stepsizes
 from twofold.tree import Pytree, record, static
 
+__all__ = ["ASVRCDTwo", "Plan", "State"]
+
 
 class Plan(NamedTuple):
     """Whether this iteration's sample is for w (else β), and whether v^w and v^β move."""
 
-    w: Any
-    refresh_w: Any
-    refresh_beta: Any
+    w: jax.Array
+    refresh_w: jax.Array
+    refresh_beta: jax.Array
 
 
 class State(NamedTuple):
@@ -40,25 +45,28 @@ class ASVRCDTwo(Algorithm):
 
     Block i of g is (∇_i f̂(x) − ∇_i f̂(v^i))/p_i + ∇_i F(v^i) if it is drawn, and ∇_i F(v^i) if not. Both v^w and v^β are points
     in (w, β): everyone knows their w-parts, a client its own β-parts. A new v^w is one message, the full ∇_w f_m(y); a new
-    v^β is silent, since only ∇_β at it is needed, which a client keeps. Made by `ASVRCD(reference="two")`.
+    v^β is silent, since only ∇_β at it is needed, which a client keeps. `ASVRCD(reference="two")` becomes this method.
+
+    >>> ASVRCDTwo(p_w=0.5, rho_beta=0.1).is_complete()
+    False
     """
 
-    eta: Open = None
-    theta1: Open = None
-    theta_w: Open = None
-    theta_beta: Open = None
-    gamma: Open = None
-    nu: Open = None
-    rho_w: Open = None
-    rho_beta: Open = None
-    p_w: Open = None
-    batch: int | None = static(default=1)
+    eta: float | None = None  # η, the step of y
+    theta1: float | None = None  # θ₁, the weight of z in x
+    theta_w: float | None = None  # θ_w, the weight of v^w in x
+    theta_beta: float | None = None  # θ_β, the weight of v^β in x
+    gamma: float | None = None  # γ, the step of z
+    nu: float | None = None  # ν, how much of itself z keeps in a step
+    rho_w: float | None = None  # ρ_w, the probability that v^w moves
+    rho_beta: float | None = None  # ρ_β, the probability that v^β moves
+    p_w: float | None = None  # the probability that an iteration's sample is for w
+    batch: int | None = static(default=1)  # rows in one sampled gradient; None takes all rows
     name = "asvrcd"
 
     def complete(self, setting: Setting) -> tuple[ASVRCDTwo, str | None]:
         """The tight steps for p_i ∝ √max{ℓ_i, nμ/b} and ρ_i = b p_i/n."""
-        given = {"p_w": self.p_w, "rho": (self.rho_w, self.rho_beta), "eta": self.eta, "batch": self.batch}
-        values = stepsizes.asvrcd(setting.constants, setting.rows, reference="two", **cast(Any, given))
+        c, n, rho = setting.constants, setting.rows, (self.rho_w, self.rho_beta)
+        values = stepsizes.asvrcd(c, n, p_w=self.p_w, rho=rho, eta=self.eta, batch=self.batch, reference="two")
         return fill(self, values), values["note"]
 
     def init(self, w0: Pytree) -> State:
@@ -69,18 +77,18 @@ class ASVRCDTwo(Algorithm):
         """y = z = v^w = v^β = β0."""
         return State(beta0, beta0, beta0, beta0, tree.zeros(beta0))
 
-    def plan(self, stream: jax.Array, k: Any) -> Plan:
+    def plan(self, stream: jax.Array, k: int | jax.Array) -> Plan:
         """The w-coin and the two ρ-coins; iteration 0 refreshes both, and its step is empty."""
-        key = randomness.of(stream, k)
-        drawn, *moved = (
-            randomness.coin(randomness.at(key, i), p) for i, p in enumerate((self.p_w, self.rho_w, self.rho_beta))
-        )
-        return Plan(drawn, *(coin | (jnp.asarray(k) == 0) for coin in moved))
+        key, first = randomness.of(stream, k), jnp.asarray(k) == 0
+        chances = enumerate(known(self.p_w, self.rho_w, self.rho_beta))
+        drawn, moves_w, moves_beta = (randomness.coin(randomness.at(key, i), p) for i, p in chances)
+        return Plan(drawn, moves_w | first, moves_beta | first)
 
     def client(
         self, plan: Plan, shared: State, private: State, oracle: GradientOracle, key: Key
     ) -> tuple[State, Message]:
         """The message, this client's own step, and its part of both reference points."""
+        (p_w,) = known(self.p_w)
         x_w, x = self._mix(shared), self._mix(private)
         sample, now = oracle.sample(key, self.batch), (shared.y, private.y)
         difference = branch(
@@ -98,7 +106,7 @@ class ASVRCDTwo(Algorithm):
             ),
         )
         sent = branch(plan.refresh_w, lambda: oracle.gradient_w(*now), lambda: tree.zeros(x_w))
-        y, z = self._step(private, x, estimate(~plan.w, own, private.full, 1 - self.p_w))
+        y, z = self._step(private, x, estimate(~plan.w, own, private.full, 1 - p_w))
         v_beta, full = branch(
             plan.refresh_beta, lambda: (private.y, oracle.gradient_beta(*now)), lambda: (private.v_beta, private.full)
         )
@@ -106,23 +114,26 @@ class ASVRCDTwo(Algorithm):
 
     def server(self, plan: Plan, shared: State, mean: Message) -> State:
         """The same step on w; with neither the w-coin nor v^w's it uses nothing of the message."""
-        y, z = self._step(shared, self._mix(shared), estimate(plan.w, mean.difference, shared.full, self.p_w))
+        (p_w,) = known(self.p_w)
+        y, z = self._step(shared, self._mix(shared), estimate(plan.w, mean.difference, shared.full, p_w))
         v_w, full = tree.select(plan.refresh_w, (shared.y, mean.full), (shared.v_w, shared.full))
         return State(y, z, v_w, tree.select(plan.refresh_beta, shared.y, shared.v_beta), full)
 
     def _mix(self, s: State) -> Pytree:
-        rest = 1 - self.theta1 - self.theta_w - self.theta_beta
-        return tree.combine((self.theta1, s.z), (self.theta_w, s.v_w), (self.theta_beta, s.v_beta), (rest, s.y))
+        theta1, theta_w, theta_beta = known(self.theta1, self.theta_w, self.theta_beta)
+        rest = 1 - theta1 - theta_w - theta_beta
+        return tree.combine((theta1, s.z), (theta_w, s.v_w), (theta_beta, s.v_beta), (rest, s.y))
 
     def _step(self, s: State, x: Pytree, gradient: Pytree) -> tuple[Pytree, Pytree]:
-        y = tree.combine((1.0, x), (-self.eta, gradient))
-        return y, tree.combine((self.nu, s.z), (1 - self.nu, x), (-self.gamma, gradient))
+        eta, nu, gamma = known(self.eta, self.nu, self.gamma)
+        y = tree.combine((1.0, x), (-eta, gradient))
+        return y, tree.combine((nu, s.z), (1 - nu, x), (-gamma, gradient))
 
     def sends(self, plan: Plan) -> Message:
         """The difference with the w-coin, the full gradient with that of v^w; a new v^β sends nothing."""
         return Message(plan.w, plan.refresh_w)
 
-    def evaluations(self, plan: Plan, rows: Any) -> Evaluations:
+    def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
         """Two batches in the drawn block, and all rows of a block whose reference point moves."""
         pair = 2 * jnp.asarray(size_of_batch(self.batch, rows))
         w, beta = jnp.where(plan.w, pair, 0), jnp.where(plan.w, 0, pair)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from twofold import tree
 from twofold.algorithms.oracle import GradientOracle
@@ -210,12 +211,13 @@ def trace(
 
 def _check_message(algorithm: Algorithm, message: Message, sends: Message) -> None:
     kind = type(algorithm).__name__
-    if not isinstance(message, tuple) or type(message) is not type(sends) or len(message) != len(sends):
+    sent, flags = cast(tuple[object, ...], message), cast(tuple[ArrayLike, ...], sends)
+    if not isinstance(message, tuple) or type(sent) is not type(flags) or len(sent) != len(flags):
         raise ContractError(
             f"{kind}: a message is a (named) tuple of parts, and sends gives one bool for each of them; client gave "
-            f"{_kind(message)} and sends {_kind(sends)}."
+            f"{_kind(sent)} and sends {_kind(flags)}."
         )
-    for flag in sends:
+    for flag in flags:
         if jnp.shape(flag) != () or not jnp.issubdtype(jnp.result_type(flag), jnp.bool_):
             raise ContractError(
                 f"{kind}.sends must give one bool for each part, got {jnp.result_type(flag)} of shape {jnp.shape(flag)}."
@@ -228,17 +230,16 @@ def _check_message(algorithm: Algorithm, message: Message, sends: Message) -> No
 
 
 def _same(algorithm: Algorithm, function: str, what: str, found: Pytree, whose: str, expected: Pytree) -> None:
-    def shapes(x: Pytree) -> Pytree:
-        return jax.tree.map(lambda leaf: (jnp.shape(leaf), str(jnp.result_type(leaf))), x)
+    def arrays(x: Pytree) -> list[tuple[tuple[int, ...], str]]:
+        """The shape and type of every leaf."""
+        leaves: list[ArrayLike] = jax.tree.leaves(x)
+        return [(jnp.shape(leaf), str(jnp.result_type(leaf))) for leaf in leaves]
 
-    if jax.tree.structure(found) != jax.tree.structure(expected):
-        different = f"the structure {jax.tree.structure(found)}, not {jax.tree.structure(expected)}"
-    elif shapes(found) != shapes(expected):
-        pairs = zip(
-            *(jax.tree.leaves(shapes(x), is_leaf=lambda n: isinstance(n, tuple)) for x in (found, expected)),
-            strict=True,
-        )
-        here, there = next((a, b) for a, b in pairs if a != b)
+    structures = [str(jax.tree.structure(x)) for x in (found, expected)]  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+    if structures[0] != structures[1]:
+        different = f"the structure {structures[0]}, not {structures[1]}"
+    elif arrays(found) != arrays(expected):
+        here, there = next((a, b) for a, b in zip(arrays(found), arrays(expected), strict=True) if a != b)
         different = f"an array of shape and type {here}, not {there}"
     else:
         return
@@ -246,4 +247,5 @@ def _same(algorithm: Algorithm, function: str, what: str, found: Pytree, whose: 
 
 
 def _kind(value: object) -> str:
-    return f"a {type(value).__name__} of {len(value)}" if isinstance(value, tuple) else f"a {type(value).__name__}"
+    name = type(value).__name__
+    return f"a {name} of {len(cast(tuple[object, ...], value))}" if isinstance(value, tuple) else f"a {name}"

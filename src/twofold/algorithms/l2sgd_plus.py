@@ -1,5 +1,4 @@
 """L2SGD+: loopless local SGD with variance reduction for the mixture (Hanzely & Richtárik 2020, Algorithm 2)."""
-# JAX leaves parts of jax.numpy's signatures (`device=`) untyped.
 # pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
@@ -46,22 +45,17 @@ class L2SGDPlus(Algorithm):
     It solves the mixture only, and **its message is the personal model β_m**. It keeps one gradient per row.
 
     >>> import twofold as tw
-    >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
-    >>> objective = tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5)
-    >>> problem = tw.Problem(objective, tw.Clients.from_list(made.clients))
+    >>> clients = tw.Clients.from_list(tw.data.synthetic.mixture(0.3, clients=3, rows=8, features=2).clients)
+    >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5), clients)
     >>> result = tw.solve(problem, tw.algorithms.L2SGDPlus(), rounds=3, record=())
     >>> result.algorithm.lam, result.ledger.rounds
     (0.5, 3)
     """
 
-    eta: float | None = None
-    """η, the step size."""
-    p_w: float | None = None
-    """p, the probability of an averaging step."""
-    lam: float | None = None
-    """λ, the strength of the mixture's penalty."""
-    batch: int | None = static(default=1)
-    """Rows in one sampled gradient; None takes all rows."""
+    eta: float | None = None  # η, the step size
+    p_w: float | None = None  # p, the probability of an averaging step
+    lam: float | None = None  # λ, the strength of the mixture's penalty
+    batch: int | None = static(default=1)  # rows in one sampled gradient; None takes all rows
     name = "l2sgd_plus"
     needs = "mixture"
 
@@ -97,14 +91,7 @@ class L2SGDPlus(Algorithm):
         beta, table, mean, psi = private
         sample = oracle.sample(key, self.batch, uniform=True)
         index = jnp.arange(oracle.capacity) if sample is None else sample.index
-
-        def rows(leaf: jax.Array) -> jax.Array:
-            return leaf[index]
-
-        def written(leaf: jax.Array, value: jax.Array) -> jax.Array:
-            return leaf.at[index].set(value)
-
-        old = jax.tree.map(rows, table)
+        old = tree.rows(table, index)
         # At w = β the mixture's penalty vanishes, so these are the gradients of f'_m alone, row by row.
         at = tree.unscale(oracle.scale, beta)
         # Only the rows pass through the branch, never the table: a batched branch would copy all of it.
@@ -114,13 +101,13 @@ class L2SGDPlus(Algorithm):
             lambda: tree.scale(1 / oracle.weight, oracle.row_gradients_beta(at, beta, sample)),
         )
         change, real = tree.subtract(new, old), index < oracle.count
-        moved = _weighted(real, oracle.count if sample is None else len(index), change)
+        moved = tree.weighted_sum(real, change, oracle.count if sample is None else len(index))
         step = -oracle.weight * eta
         after = tree.combine((1.0, beta), (step / (1 - p_w), moved), (step, mean), (step, psi))
         # A row sampled twice in a batch enters the table, and so its mean, only once.
         once = real if sample is None else real & ~jnp.any(jnp.tril(index[:, None] == index[None, :], -1), axis=1)
-        mean = tree.combine((1.0, mean), (1.0, _weighted(once, oracle.count, change)))
-        table = jax.tree.map(written, table, new)
+        mean = tree.combine((1.0, mean), (1.0, tree.weighted_sum(once, change, oracle.count)))
+        table = tree.replace_rows(table, index, new)
         message = Message(tree.unscale(oracle.scale, beta))
         return Private(tree.select(plan.w, beta, after), table, mean, psi), message
 
@@ -155,13 +142,3 @@ class L2SGDPlus(Algorithm):
     def personal(self, private: Private) -> Pytree:
         """β_m."""
         return private.beta
-
-
-def _weighted(chosen: jax.Array, size: int | jax.Array, values: Pytree) -> Pytree:
-    """The sum of the chosen rows' values, over `size`."""
-
-    def total(leaf: jax.Array) -> jax.Array:
-        # Cast before dividing: a boolean over an integer would be float32 even in a float64 run.
-        return jnp.tensordot(chosen.astype(leaf.dtype) / size, leaf, axes=1)
-
-    return jax.tree.map(total, values)

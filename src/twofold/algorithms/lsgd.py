@@ -1,20 +1,19 @@
 """LSGD-PFL: local SGD on w, SGD on β (Algorithm LSGD-PFL). One engine iteration is one communication round."""
-# JAX leaves parts of jax.numpy's signatures (`device=`) untyped.
 # pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from twofold import randomness, tree
+from twofold import tree
 from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
 from twofold.algorithms.fields import Schedule, known
+from twofold.algorithms.local import Average, Plan, batches
 from twofold.algorithms.oracle import Drawn
 from twofold.control import repeat
 from twofold.errors import InputError
@@ -22,33 +21,20 @@ from twofold.randomness import Key
 from twofold.theory import stepsizes
 from twofold.tree import Pytree, record, static
 
-__all__ = ["LSGD", "Message", "Plan", "Private", "Schedule", "Shared"]
+__all__ = ["LSGD", "Message", "Private", "Schedule"]
 
-_Local: TypeAlias = tuple[Pytree, Pytree, Any]  # w_m, β_m, and the running average with its total weight, or ()
-
-
-class Plan(NamedTuple):
-    """The round's number; there are no coins."""
-
-    k: jax.Array
-
-
-class Shared(NamedTuple):
-    """The last mean of the w_m, and the average of iterates if `average` is set."""
-
-    w: Pytree
-    average: Pytree
+_Local: TypeAlias = tuple[Pytree, Pytree, Average | tuple[()]]  # w_m, β_m, and their running average or ()
 
 
 class Private(NamedTuple):
-    """β_m, and, if `average` is set, the running average of (w_m, β_m) with its total weight."""
+    """β_m, and, if `average` is set, the running average of (w_m, β_m)."""
 
     beta: Pytree
-    average: Pytree
+    average: Average | tuple[()]
 
 
 class Message(NamedTuple):
-    """w_m after the local steps, and its running average if `average` is set."""
+    """w_m after the local steps, and its running average if `average` is set; shared is the last mean of both."""
 
     w: Pytree
     average: Pytree
@@ -61,26 +47,19 @@ class LSGD(Algorithm):
     The β-step carries the 1/M that the printed algorithm lost; Theorem local's step size assumes it.
 
     >>> import twofold as tw
-    >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
-    >>> objective = tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5)
-    >>> problem = tw.Problem(objective, tw.Clients.from_list(made.clients))
+    >>> clients = tw.Clients.from_list(tw.data.synthetic.mixture(0.3, clients=3, rows=8, features=2).clients)
+    >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5), clients)
     >>> result = tw.solve(problem, tw.algorithms.LSGD(tau=2), rounds=3, record=())
     >>> result.ledger.rounds, result.ledger.gradients_w.tolist()
     (3, [6, 6, 6])
     """
 
-    eta: float | Schedule | None = None
-    """η, the step size: a number, or a schedule, a function of the local step's number."""
-    tau: int = static(default=5)
-    """τ, the local steps in one round."""
-    batch: int | None = static(default=1)
-    """Rows in one sampled gradient; None takes all rows."""
-    epochs: int | None = static(default=None)
-    """Reshuffled passes over each client's own rows instead of τ steps; larger clients then take more steps."""
-    average: bool = static(default=False)
-    """Whether to report the convex theorem's average of iterates, with weights (1−ημ)^(−k−1); it sends a second w."""
-    mu: float | None = None
-    """μ, which only the average needs."""
+    eta: float | Schedule | None = None  # η: a number, or a function of the local step's number
+    tau: int = static(default=5)  # τ, the local steps in one round
+    batch: int | None = static(default=1)  # rows in one sampled gradient; None takes all rows
+    epochs: int | None = static(default=None)  # reshuffled passes over each client's own rows, instead of τ steps
+    average: bool = static(default=False)  # report the average with weights (1−ημ)^(−k−1), which sends a second w
+    mu: float | None = None  # μ, which only the average needs
     name = "lsgd"
     may_skip_messages = False
     works_with_some = True
@@ -105,44 +84,28 @@ class LSGD(Algorithm):
     def _steps_per_epoch(self, rows: int | jax.Array) -> int | jax.Array:
         return 1 if self.batch is None else -(-rows // self.batch)
 
-    def _samples(self, oracle: GradientOracle, key: Key, e: jax.Array) -> Callable[[jax.Array], Drawn | None]:
-        """The samples of pass e by number: fresh draws, or slices of this epoch's order."""
-        if self.epochs is None:
-            return lambda i: oracle.sample(randomness.at(key, i), self.batch)
-        order, batch = oracle.order(randomness.at(key, e)), self.batch
-        return lambda i: None if batch is None else oracle.slice(order, i * batch, batch)
-
-    def _step_size(self, number: jax.Array) -> float | jax.Array:
-        if callable(self.eta):
-            return self.eta(number)
-        (eta,) = known(self.eta)
-        return eta
-
-    def init(self, w0: Pytree) -> Shared:
+    def init(self, w0: Pytree) -> Message:
         """Start at w0."""
-        return Shared(w0, tree.zeros(w0) if self.average else ())
+        return Message(w0, tree.zeros(w0) if self.average else ())
 
     def init_private(self, w0: Pytree, beta0: Pytree, oracle: GradientOracle) -> Private:
         """Start at β0."""
-        return Private(beta0, (tree.zeros((w0, beta0)), jnp.zeros(())) if self.average else ())
+        return Private(beta0, Average.of_nothing((w0, beta0)) if self.average else ())
 
     def plan(self, stream: jax.Array, k: int | jax.Array) -> Plan:
         """No coins."""
         return Plan(jnp.asarray(k, jnp.int32))
 
     def client(
-        self, plan: Plan, shared: Shared, private: Private, oracle: GradientOracle, key: Key
+        self, plan: Plan, shared: Message, private: Private, oracle: GradientOracle, key: Key
     ) -> tuple[Private, Message]:
         """The local steps, from the shared w."""
 
         def step(number: jax.Array, sample: Drawn | None, state: _Local) -> _Local:
             w, beta, average = state
-            eta = self._step_size(number)
-            if self.average:
-                (mu,) = known(self.mu)
-                # S_k = 1 + (1−ημ)S_{k−1}: the weights (1−ημ)^(−k−1), normalised so that nothing overflows.
-                total = 1 + (1 - eta * mu) * average[1]
-                average = (tree.combine((1 - 1 / total, average[0]), (1 / total, (w, beta))), total)
+            eta = self.eta(number) if callable(self.eta) else known(self.eta)[0]
+            if average:
+                average = average.add((w, beta), 1 - eta * known(self.mu)[0])
             of_w, of_beta = oracle.gradients(w, beta, sample)
             return tree.combine((1.0, w), (-eta, of_w)), tree.combine((1.0, beta), (-eta, of_beta)), average
 
@@ -150,17 +113,17 @@ class LSGD(Algorithm):
         first = plan.k * passes * each
 
         def go_through(e: jax.Array, state: _Local) -> _Local:
-            draw = self._samples(oracle, key, e)
+            draw = batches(oracle, key, self.batch, None if self.epochs is None else e)
             return repeat(each, lambda i, state: step(first + e * each + i, draw(i), state), state)
 
         w, beta, average = repeat(passes, go_through, (shared.w, private.beta, private.average))
-        return Private(beta, average), Message(w, average[0][0] if self.average else ())
+        return Private(beta, average), Message(w, average.mean[0] if average else ())
 
-    def server(self, plan: Plan, shared: Shared, mean: Message) -> Shared:
+    def server(self, plan: Plan, shared: Message, mean: Message) -> Message:
         """w is the mean of the w_m."""
-        return Shared(mean.w, mean.average)
+        return Message(mean.w, mean.average)
 
-    def absent(self, plan: Plan, shared: Shared) -> Message:
+    def absent(self, plan: Plan, shared: Message) -> Message:
         """Who does not move stays at w."""
         return Message(shared.w, shared.average)
 
@@ -173,10 +136,10 @@ class LSGD(Algorithm):
         each = self.tau * size_of_batch(self.batch, rows) if self.epochs is None else self.epochs * rows
         return Evaluations(*2 * (each + jnp.zeros_like(plan.k),))
 
-    def model(self, shared: Shared) -> Pytree:
+    def model(self, shared: Message) -> Pytree:
         """w, or its weighted average."""
         return shared.average if self.average else shared.w
 
     def personal(self, private: Private) -> Pytree:
         """β_m, or its weighted average."""
-        return private.average[0][1] if self.average else private.beta
+        return private.average.mean[1] if private.average else private.beta

@@ -22,9 +22,8 @@ class Drawn(Protocol):
     >>> import numpy as np
     >>> import twofold as tw
     >>> from twofold import randomness
-    >>> from twofold.problem import Oracle
     >>> problem = tw.Problem(tw.objectives.local(tw.losses.squared()), tw.Clients.from_list([(np.eye(2), np.ones(2))]))
-    >>> oracle = Oracle(problem.objective, 1.0, problem.member(0))
+    >>> oracle = problem.program().oracle(problem.member(0))
     >>> oracle.sample(randomness.of(randomness.root(0), 0), size=3).index.shape
     (3,)
     """
@@ -36,13 +35,12 @@ class Drawn(Protocol):
 
 
 class GradientOracle(Protocol):
-    """One client's gradients in the scaled space; see `twofold.problem.Oracle`.
+    """One client's gradients in the scaled space; see `twofold.oracle.Oracle`.
 
     >>> import numpy as np
     >>> import twofold as tw
-    >>> from twofold.problem import Oracle
     >>> problem = tw.Problem(tw.objectives.local(tw.losses.squared()), tw.Clients.from_list([(np.eye(2), np.ones(2))]))
-    >>> oracle = Oracle(problem.objective, 1.0, problem.member(0))
+    >>> oracle = problem.program().oracle(problem.member(0))
     >>> oracle.gradient_beta((), np.zeros(2)).tolist()
     [-0.5, -0.5]
     """

@@ -1,5 +1,4 @@
 """pFedMe: personalised federated learning with Moreau envelopes (Dinh et al. 2020, Algorithm 1)."""
-# JAX leaves parts of jax.numpy's signatures (`device=`) untyped.
 # pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
@@ -13,21 +12,16 @@ from jax.typing import ArrayLike
 from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
 from twofold.algorithms.fields import known
+from twofold.algorithms.local import Plan
 from twofold.control import repeat
 from twofold.errors import InputError
 from twofold.randomness import Key
 from twofold.theory import stepsizes
 from twofold.tree import Pytree, record, static
 
-__all__ = ["Message", "PFedMe", "Plan"]
+__all__ = ["Message", "PFedMe"]
 
 _Models: TypeAlias = tuple[Pytree, Pytree]  # w_m and θ_m
-
-
-class Plan(NamedTuple):
-    """The round's number; there are no coins."""
-
-    k: jax.Array
 
 
 class Message(NamedTuple):
@@ -45,28 +39,20 @@ class PFedMe(Algorithm):
     distance from the optimum, because of its inexact inner steps, its sampling and its local drift.
 
     >>> import twofold as tw
-    >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
-    >>> objective = tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5)
-    >>> problem = tw.Problem(objective, tw.Clients.from_list(made.clients))
+    >>> clients = tw.Clients.from_list(tw.data.synthetic.mixture(0.3, clients=3, rows=8, features=2).clients)
+    >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5), clients)
     >>> result = tw.solve(problem, tw.algorithms.PFedMe(local_rounds=2), rounds=3, record=())
     >>> round(result.algorithm.eta, 3), result.ledger.rounds
     (1.0, 3)
     """
 
-    eta: float | None = None
-    """η, the step of w_m."""
-    inner_eta: float | None = None
-    """The step of θ."""
-    lam: float | None = None
-    """λ, the strength of the mixture's penalty."""
-    delta: float = 1.0
-    """δ, how far the server moves to the mean of the w_m."""
-    local_rounds: int = static(default=20)
-    """R, the local rounds in one round of communication."""
-    inner_steps: int = static(default=5)
-    """K, the gradient steps on θ in one local round."""
-    batch: int | None = static(default=20)
-    """Rows in one sampled gradient; None takes all rows."""
+    eta: float | None = None  # η, the step of w_m
+    inner_eta: float | None = None  # the step of θ
+    lam: float | None = None  # λ, the strength of the mixture's penalty
+    delta: float = 1.0  # δ, how far the server moves to the mean of the w_m
+    local_rounds: int = static(default=20)  # R, the local rounds in one round of communication
+    inner_steps: int = static(default=5)  # K, the gradient steps on θ in one local round
+    batch: int | None = static(default=20)  # rows in one sampled gradient; None takes all rows
     name = "pfedme"
     may_skip_messages = False
     works_with_some = True
@@ -80,9 +66,12 @@ class PFedMe(Algorithm):
 
     def complete(self, setting: Setting) -> tuple[PFedMe, str | None]:
         """η = 1/(λR), inner step 1/(𝓛'+λ)."""
-        (lam,) = known(setting.lam)
-        values = stepsizes.pfedme(lam, setting.loss, self.local_rounds)
-        return fill(self, {**values, "lam": lam}), None
+        if setting.lam is None or setting.loss is None:
+            raise InputError(
+                "pFedMe's step sizes need λ and the constants of the loss: it solves the mixture objective only."
+            )
+        values = stepsizes.pfedme(setting.lam, setting.loss, self.local_rounds)
+        return fill(self, {**values, "lam": setting.lam}), None
 
     def init(self, w0: Pytree) -> Pytree:
         """Start at w0."""

@@ -36,20 +36,16 @@ class SCD(Algorithm):
     """With probability p_w: w −= (η/p_w) mean ∇_w f̂_m; else β_m −= (η/p_β) p_m ∇_β f̂_m.
 
     >>> import twofold as tw
-    >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
-    >>> objective = tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5)
-    >>> problem = tw.Problem(objective, tw.Clients.from_list(made.clients))
+    >>> clients = tw.Clients.from_list(tw.data.synthetic.mixture(0.3, clients=3, rows=8, features=2).clients)
+    >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5), clients)
     >>> result = tw.solve(problem, tw.algorithms.SCD(batch=2), rounds=3, record=())
     >>> round(result.algorithm.eta, 3), result.ledger.rounds
     (0.619, 3)
     """
 
-    eta: float | None = None
-    """η, the step size."""
-    p_w: float | None = None
-    """The probability that an iteration moves w; p_β = 1 − p_w."""
-    batch: int | None = static(default=1)
-    """Rows in one sampled gradient; None takes all rows."""
+    eta: float | None = None  # η, the step size
+    p_w: float | None = None  # the probability that an iteration moves w; p_β = 1 − p_w
+    batch: int | None = static(default=1)  # rows in one sampled gradient; None takes all rows
     name = "scd"
 
     def complete(self, setting: Setting) -> tuple[SCD, str | None]:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 __all__ = [
-    "CODES", "DIVERGED", "ENVIRONMENT", "ConfigArgument", "SetOption", "X64Option", "friendly", "rich_table", "set_up_jax",
-    "show", "show_version",
+    "CODES", "DIVERGED", "ENVIRONMENT", "INTERRUPTED", "ConfigArgument", "SetOption", "X64Option", "friendly", "rich_table",
+    "set_up_jax", "show", "show_version",
 ]  # fmt: skip
 
 OK, DIVERGED, BAD_INPUT, BUG, INTERRUPTED = 0, 1, 2, 3, 130

@@ -9,6 +9,7 @@ import typer
 
 from twofold.cli.base import (
     DIVERGED,
+    INTERRUPTED,
     ConfigArgument,
     SetOption,
     X64Option,
@@ -70,6 +71,12 @@ def run(
     force: Annotated[
         bool, typer.Option("--force", help="Replace the results of another configuration in the folder.")
     ] = False,
+    checkpoint_every: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Write a checkpoint every N rounds, for --resume.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the last checkpoint in the folder of the results.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors; no progress bar.")] = False,
     coordinator: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Where process 0 of a run over several processes listens.")
@@ -83,6 +90,9 @@ def run(
     `twofold.Results.load`), history.csv and history.parquet, clients.csv with every client's grade, and config.toml, which
     runs the same again.
 
+    With --checkpoint-every (or checkpoint = true in \\[run]) a run that was killed goes on with --resume, to the same result.
+    Ctrl-C ends a run early and keeps what it has.
+
     With --coordinator, the clients are dealt out over all devices of several processes, on one machine or many (engine
     sharded): start the same command everywhere, with --process 0, 1, …; process 0 prints and writes.
     """
@@ -91,11 +101,11 @@ def run(
         set_, quiet = [*(set_ or []), 'run.engine="sharded"'], quiet or process > 0
     elif processes > 1 or process > 0:
         raise InputError("--processes and --process need --coordinator HOST:PORT, the address of process 0.")
-    settings = open_config(config, set_, x64, out)
+    settings = open_config(config, [*(set_ or []), *_checkpoint_keys(checkpoint_every, resume)], x64, out)
     from twofold.config import check_folder, save
 
     if process == 0:
-        check_folder(settings, force)
+        check_folder(settings, force, resume)
     built = settings.build()
     runs = settings.solve(built, progress=False if quiet else None)
     if process > 0:
@@ -104,7 +114,14 @@ def run(
     files = save(settings, runs, graded)
     if not quiet:
         show(*_summary(settings, built, runs, graded), f"Written to {settings.folder}: {', '.join(files)}.")
+    _tell_interrupted(settings, runs)
     _tell_diverged(runs)
+
+
+def _checkpoint_keys(every: int | None, resume: bool) -> list[str]:
+    """The keys that the two options stand for."""
+    keys = [] if every is None else [f"run.checkpoint_every={every}"]
+    return [*keys, "run.checkpoint=true"] if keys or resume else []
 
 
 def _join(coordinator: str, processes: int, process: int) -> None:
@@ -126,6 +143,16 @@ def _evaluate(settings: Config, built: Built, runs: Results) -> Evaluation | Non
     from twofold.evaluate import evaluate
 
     return evaluate(built.problem, runs[0], built.test)
+
+
+def _tell_interrupted(settings: Config, runs: Results) -> None:
+    stopped = [result for result in runs if result.status == "interrupted"]
+    for result in stopped:
+        typer.echo(f"twofold: seed {result.seed}: {result.message}", err=True)
+    if stopped:
+        if settings.checkpoints is not None:
+            typer.echo("twofold: --resume goes on from here.", err=True)
+        raise typer.Exit(INTERRUPTED)
 
 
 def _tell_diverged(runs: Results) -> None:
@@ -155,7 +182,7 @@ def _line(result: Result, last: list[str]) -> list[str]:
     from twofold.engines.memory import in_words as size
 
     ledger = result.ledger
-    cost = [f"{ledger.rounds:,}", f"{ledger.iterations:,}", size(ledger.bytes_up + ledger.bytes_down)]
+    cost = [f"{ledger.rounds:,}", f"{ledger.iterations:,}", size(ledger.bytes_per_client)]
     ends = [f"{float(result.history[name][-1]):.4g}" for name in last]
     return [str(result.seed), result.status, *cost, *ends, f"{result.seconds:.1f}"]
 

@@ -101,6 +101,12 @@ class Config:
         return Path(self.output.folder or Path("runs") / self.name).expanduser()
 
     @property
+    def checkpoints(self) -> Path | None:
+        """Where checkpoints go; None if the file asks for none."""
+        wanted = self.run.checkpoint_every is not None if self.run.checkpoint is None else self.run.checkpoint
+        return self.folder / "checkpoints" if wanted else None
+
+    @property
     def budget(self) -> Budget:
         """What `solve` is told about stopping."""
         given: Any = {key: value for key, value in self.stop if value is not None}
@@ -119,10 +125,11 @@ class Config:
         return Built(problem, self.algorithm.build(), train, test, provenance)
 
     def solve(self, built: Built, progress: bool | None = None) -> Results:
-        """Solve the problem, all seeds at once."""
+        """Solve the problem, all seeds at once; where there are checkpoints of the same run, go on from the last one."""
         return solve(
             built.problem, built.algorithm, seeds=self.seeds, record=tuple(self.record.metrics), every=self.record.every,
-            engine=self.run.engine, chunk=self.run.chunk, state=self.run.state, progress=progress, **self.budget,
+            engine=self.run.engine, chunk=self.run.chunk, state=self.run.state, participation=self.run.participation,
+            checkpoint=self.checkpoints, checkpoint_every=self.run.checkpoint_every, progress=progress, **self.budget,
         )  # fmt: skip
 
 
@@ -167,6 +174,7 @@ LATER: dict[str, Callable[[Pytree, Pytree], Pytree]] = {
 
 def _with_owners(config: Config, data: Dataset) -> tuple[Clients, Clients | None, str]:
     """Data that says whose rows they are: a share of everyone's rows is held out."""
+    assert data.owner is not None  # a source that says it is owned gives owners
     clients = Clients.from_groups(data.x, data.y, data.owner, weights=_weights(config))
     given = {"test": 0.2, "seed": 0} | config.partition.given()
     if given["test"] == 0:

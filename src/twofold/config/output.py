@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 import os
+import shutil
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -26,10 +27,12 @@ CONFIG = "config.toml"
 HISTORY_CSV, HISTORY_PARQUET, CLIENTS_CSV = "history.csv", "history.parquet", "clients.csv"
 
 
-def check_folder(config: Config, force: bool = False) -> None:
+def check_folder(config: Config, force: bool = False, resume: bool = False) -> None:
     """Refuse a folder that cannot be written to or, unless `force`, one with the results of another configuration.
 
-    Called before the work starts: an hour's run must not end with a folder that is a file.
+    Called before the work starts: an hour's run must not end with a folder that is a file. With `resume` there must be
+    checkpoints to go on from, which know themselves which run they belong to; without it, there must be none, unless
+    `force` deletes them.
     """
     folder = config.folder
     if "parquet" in (config.output.history or ()):
@@ -39,7 +42,8 @@ def check_folder(config: Config, force: bool = False) -> None:
         raise InputError(f"The results cannot go to {folder}, as {place} is a file: name another folder.")
     if not os.access(place, os.W_OK | os.X_OK):
         raise InputError(f"The results cannot go to {folder}, as {place} may not be written to: name another folder.")
-    if force:
+    _check_checkpoints(config, force, resume)
+    if force or resume:
         return
     difference = _difference(config)
     if difference:
@@ -47,6 +51,23 @@ def check_folder(config: Config, force: bool = False) -> None:
             f"{folder} holds the results of another configuration ({difference}): name another folder, or replace them "
             "with --force."
         )
+
+
+def _check_checkpoints(config: Config, force: bool, resume: bool) -> None:
+    folder = config.checkpoints
+    there = folder is not None and any(folder.rglob("checkpoint-*.safetensors"))
+    if resume and not there:
+        raise InputError(
+            f"There is nothing to resume in {config.folder}: it has no checkpoints. Start the run without --resume, and with "
+            "--checkpoint-every N (or checkpoint = true in [run]) so that it writes some."
+        )
+    if folder is None or not there or resume:
+        return
+    if not force:
+        raise InputError(
+            f"{folder} has the checkpoints of an earlier run: go on from them with --resume, or begin anew with --force."
+        )
+    shutil.rmtree(folder)
 
 
 def save(config: Config, results: Results, evaluation: Evaluation | None = None) -> list[str]:
@@ -119,10 +140,11 @@ def _difference(config: Config) -> str:
 
 
 def _settings(document: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Every key with its value, as text; where the output goes is no part of what is run."""
-    return {
+    """Every key with its value, as text; where the output goes, and checkpoints, are no part of what is run."""
+    keys = {
         f"{section}.{key}": in_toml(value)
         for section, table in document.items()
         if section != "output"
         for key, value in table.items()
     }
+    return {key: value for key, value in keys.items() if key not in ("run.checkpoint", "run.checkpoint_every")}

@@ -68,6 +68,16 @@ class Run(Section):
     state: Literal["device", "host", "disk"] | None = Field(
         None, description="where clients that wait keep their private state"
     )
+    participation: int | float | list[float] | None = Field(
+        None, description="who takes part in a round: a number of clients, a probability, or one for each client"
+    )
+    checkpoint: bool | None = Field(
+        None,
+        description="write checkpoints into the folder of the results, for --resume; yes if checkpoint_every is given",
+    )
+    checkpoint_every: int | None = Field(
+        None, ge=1, description="rounds from one checkpoint to the next; one a minute if not given"
+    )
     x64: bool | None = Field(None, description="compute in float64; JAX's default, float32, if not given")
     rows: Literal["bfloat16"] | None = Field(None, description="keep features rounded, in two bytes each")
 

@@ -14,7 +14,7 @@ import os
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -204,7 +204,7 @@ class _Received:
 
 
 @contextmanager
-def _quiet(log: logging.Logger) -> Iterator[None]:
+def _quiet(log: logging.Logger) -> Generator[None]:
     """Without pooch's line on every download: there is a progress bar."""
     level = log.level
     log.setLevel(logging.WARNING)
@@ -255,7 +255,7 @@ def fetch_members(
 
 
 @contextmanager
-def _downloaded(archive: DataFile, beside: Path, folder: Folder, downloader: Downloader | None) -> Iterator[Path]:
+def _downloaded(archive: DataFile, beside: Path, folder: Folder, downloader: Downloader | None) -> Generator[Path]:
     """A downloaded archive in a hidden folder beside its members' places, deleted afterwards."""
     with _temporary_folder(beside, archive) as hidden:
         yield _download(archive, hidden, folder, downloader)
@@ -282,7 +282,7 @@ def _extract(tar: tarfile.TarFile, archive: DataFile, member: DataFile, target: 
 
 
 @contextmanager
-def _temporary_folder(beside: Path, file: DataFile) -> Iterator[Path]:
+def _temporary_folder(beside: Path, file: DataFile) -> Generator[Path]:
     """A hidden folder on the same disk as the final place, deleted with all that is in it."""
     try:
         beside.mkdir(parents=True, exist_ok=True)

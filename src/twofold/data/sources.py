@@ -39,7 +39,7 @@ class Source:
     load: Callable[..., Dataset]
     owned: bool | str = False
     normalise: Normalisation = "none"
-    partition: Mapping[str, Any] = field(default_factory=dict)
+    partition: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def is_owned(self, options: Mapping[str, Any]) -> bool:
         """Whether the rows come with their clients, given the options of the loader.

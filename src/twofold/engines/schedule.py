@@ -118,7 +118,7 @@ class Schedule:
             else:
                 here = present(k, len(real))
                 totals += np.einsum("kcm,km->cm", real[:, :, self._of_client], here)
-        return tuple(np.rint(totals).astype(np.int64))  # type: ignore[return-value]
+        return tuple(np.rint(totals).astype(np.int64))
 
 
 @jax.jit
@@ -135,7 +135,7 @@ def _look(algorithm: Algorithm, common: jax.Array, k: jax.Array, rows: jax.Array
 def footprint(algorithm: Algorithm, problem: Problem) -> Footprint:
     """The shapes of an algorithm's states and message on this problem; refuses an algorithm that breaks the contract."""
     check(algorithm)
-    program = problem.program(problem.abstract_member)  # type: ignore[arg-type]
+    program = problem.program(problem.abstract_member)
     try:
         return _footprint.eval_shape(algorithm, program, *problem.abstract_start)
     except ContractError as broken:  # anew, without what JAX adds about its own frames

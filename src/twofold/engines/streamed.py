@@ -360,12 +360,12 @@ def _add(*parts: Message) -> Message:
 
 
 @partial(jax.jit, static_argnums=5)
-def _finish(algorithm: Algorithm, common: jax.Array, k: np.int32, shared: Pytree, mean: Message, some: bool) -> Pytree:
+def _finish(algorithm: Algorithm, common: jax.Array, k: jax.Array, shared: Pytree, mean: Message, some: bool) -> Pytree:
     return serve(algorithm, algorithm.plan(common, k), shared, mean, some)
 
 
 @jax.jit
-def _receive(algorithm: Algorithm, program: Program, common: jax.Array, k: np.int32, state: State) -> Pytree:
+def _receive(algorithm: Algorithm, program: Program, common: jax.Array, k: jax.Array, state: State) -> Pytree:
     return receive_all(algorithm, program, algorithm.plan(common, k), state).privates[0]
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from twofold.clients import Clients
 from twofold.curvature import model
@@ -114,7 +114,7 @@ class WeightSharing(Objective):
         """f'_m of features that belong to w and others that belong to β_m; None where classes of a bias are split."""
         if not isinstance(self.loss, Linear):
             return None
-        _, kinds = self.layout
+        _, kinds = self._bound()
         features = [_features(self.loss, clients, kinds, block) for block in (0, 1)]
         shared, private = features
         return None if shared is None or private is None else model.of_parts(self.loss, clients, shared, private)
@@ -128,7 +128,8 @@ def _features(
     loss: Linear, clients: Clients, kinds: tuple[tuple[str, _Kind], ...], block: int
 ) -> model.Features | None:
     """The columns that the weights of a block (0: shared, 1: private) are multiplied with."""
-    columns, intercept = np.zeros(0, np.int64), False
+    columns: NDArray[np.int64] = np.zeros(0, np.int64)
+    intercept = False
     for name, kind in kinds:
         bias = loss.intercept and name == "bias"
         mine = kind == (SHARED, PRIVATE)[block]
@@ -139,7 +140,7 @@ def _features(
         elif isinstance(kind, tuple):
             columns = np.asarray(kind[block], np.int64)
         elif mine:
-            columns = np.arange(clients.x.shape[1])
+            columns = np.arange(int(clients.x.shape[1]), dtype=np.int64)
     return model.Features(clients.x, columns, intercept)
 
 

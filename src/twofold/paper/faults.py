@@ -14,9 +14,9 @@ import jax
 import numpy as np
 
 from twofold.algorithms import ASVRCD
-from twofold.algorithms.asvrcd import Plan, Triple
+from twofold.algorithms.asvrcd import Triple
 from twofold.algorithms.base import GradientOracle
-from twofold.algorithms.svrcd import Message
+from twofold.algorithms.variance_reduction import Message, Plan
 from twofold.data import Partition
 from twofold.paper.published import LOSS_FACTOR_ON_IMAGES
 from twofold.tree import record
