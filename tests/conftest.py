@@ -7,12 +7,19 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 # Before JAX and NumPy are imported, and for the processes that tests start.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
+# Two thirds of the time of a test is compilation, and a test's program runs for a moment: half of that time goes with code
+# that is not optimised. The program is the same. Whoever sets either variable has what users have: XLA_FLAGS= make test.
+if "XLA_FLAGS" not in os.environ:
+    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+    if version("jaxlib").startswith("0.10."):  # XLA aborts on a flag that it does not know
+        os.environ["XLA_FLAGS"] = "--xla_cpu_use_fusion_emitters=false"
 if "PYTEST_XDIST_WORKER" in os.environ:
     # One thread a worker: XLA's pool (NPROC) waits without spinning, but OpenBLAS's and OpenMP's threads do spin.
     for variable in ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
