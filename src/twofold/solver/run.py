@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-import warnings
 from typing import Any, NamedTuple
 
 import jax
@@ -23,7 +22,7 @@ from twofold.problem import Problem
 from twofold.result import Result
 from twofold.solver.budget import MOST_ITERATIONS
 from twofold.solver.checkpoint import Checkpoints, Saved, fingerprint
-from twofold.solver.options import Options, TheoryWarning
+from twofold.solver.options import Options, warn
 from twofold.solver.participation import Attendance
 from twofold.solver.progress import Interrupt, bar
 from twofold.solver.steps import complete, make
@@ -63,7 +62,7 @@ class Run:
         self.algorithm, note = complete(problem, self.given, options.constants)
         self.notes = () if note is None else (note,)
         for note in self.notes:
-            warnings.warn(note, TheoryWarning, stacklevel=4)
+            warn(note)
         self.by_rounds = problem.has_shared
         self._choose_metrics()
         self.start = problem.host_start
@@ -104,7 +103,7 @@ class Run:
             )
         if constants.how.get("mu") == "local":
             text = "The gap is bounded with a local μ, which certifies nothing far away."
-            warnings.warn(text, TheoryWarning, stacklevel=6)
+            warn(text)
         return constants.mu
 
     def _refuse_endless(self) -> None:
@@ -129,7 +128,7 @@ class Run:
         )
         if expected > MOST_ITERATIONS:
             raise InputError(text)
-        warnings.warn(text, TheoryWarning, stacklevel=5)
+        warn(text)
 
     # --- the loop -------------------------------------------------------------------------------------------------------
 
