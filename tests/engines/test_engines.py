@@ -21,7 +21,7 @@ from problems import ALPHAS, LOSSES
 from problems import clients as make_clients
 from twofold import engines
 from twofold.algorithms import ACD, ASCD, ASVRCD, LSGD, SCD, SVRCD, Algorithm, Hybrid, L2SGDPlus, PFedMe
-from twofold.engines import messages, streamed
+from twofold.engines import messages
 from twofold.errors import ContractError
 from twofold.problem import Problem
 from twofold.solver import complete
@@ -205,7 +205,7 @@ VARIANTS: dict[str, Algorithm] = {
 }
 """Every method, with everything that changes its course."""
 ONE_OF_EACH = ("lsgd", "acd", "scd", "ascd", "svrcd", "asvrcd", "hybrid", "l2sgd_plus", "pfedme")
-OTHER_PROBLEMS = [
+OTHER_PROBLEMS = [  # a method sees a problem through its gradients: a few methods meet every kind
     *((kind, name) for kind in ("traditional", "local") for name in ("lsgd", "acd", "asvrcd")),
     ("not_rescaled", "asvrcd"),
     *(("bucketed", name) for name in ("lsgd-epochs", "asvrcd", "l2sgd_plus")),
@@ -213,8 +213,7 @@ OTHER_PROBLEMS = [
     ("adaptive_each", "acd"),
     *((kind, "asvrcd") for kind in ("weight_sharing", "pytree")),
 ]
-"""A method sees a problem through its gradients, so a few methods meet every kind of problem."""
-ITERATIONS = {"lsgd": 4, "pfedme": 4}
+ITERATIONS = {"lsgd": 6, "pfedme": 6}
 
 
 def run(kind: str, variant: str, engine: str, **options: Any) -> tuple[Any, set]:
@@ -338,7 +337,7 @@ class TestStreamed(Comparison):
         self.compare("bucketed", variant, chunk=chunk, state=state)
 
     def test_more_chunks_than_are_added_in_one_call(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(streamed, "TERMS", 2)
+        monkeypatch.setattr(engines.streamed, "TERMS", 2)
         self.compare("mixture", "lsgd", chunk=1, state="device")
 
     def test_as_many_clients_at_a_time_as_features(self):
