@@ -205,9 +205,9 @@ VARIANTS: dict[str, Algorithm] = {
 }
 """Every method, with everything that changes its course."""
 ONE_OF_EACH = ("lsgd", "acd", "scd", "ascd", "svrcd", "asvrcd", "hybrid", "l2sgd_plus", "pfedme")
-OTHER_PROBLEMS = [  # a method sees a problem through its gradients: a few methods meet every kind
+OTHER_PROBLEMS = [
     *((kind, name) for kind in ("traditional", "local") for name in ("lsgd", "acd", "asvrcd")),
-    ("not_rescaled", "asvrcd"),
+    ("not_rescaled", "asvrcd"),  # a method sees a problem through its gradients: a few methods meet every kind
     *(("bucketed", name) for name in ("lsgd-epochs", "asvrcd", "l2sgd_plus")),
     *(("weighted_by_rows", name) for name in ("lsgd-average", "asvrcd", "pfedme")),
     ("adaptive_each", "acd"),
