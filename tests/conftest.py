@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import subprocess
@@ -26,6 +27,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
         os.environ.setdefault(variable, "1")
 
 import jax
+import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -40,6 +42,7 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 # Traces and compiled programs are millions of objects that stay. The collector would walk over them again and again, for a
 # sixth of all the time there is: so it comes less often, and what a module leaves behind is put aside for good.
 gc.set_threshold(100_000, 50, 100)
+PROCESS = psutil.Process()
 
 settings.register_profile(
     "twofold",
@@ -58,11 +61,28 @@ def pytest_make_parametrize_id(val: object) -> str | None:
     return f"{len(val)} bytes" if isinstance(val, bytes) else None
 
 
+MOST_BYTES = 1_200_000_000
+"""What a worker may hold after a test before its compiled programs go: with one more test's it stays below 2 GB."""
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _put_aside() -> Iterator[None]:
     yield
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _within_memory() -> Iterator[None]:
+    """Compiled programs stay until they are in the way."""
+    yield
+    if PROCESS.memory_info().rss > MOST_BYTES:
+        jax.clear_caches()
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        if sys.platform == "linux":
+            ctypes.CDLL(None).malloc_trim(0)  # glibc keeps what is freed unless told otherwise
 
 
 @pytest.fixture(scope="session")
