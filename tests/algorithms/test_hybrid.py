@@ -54,11 +54,12 @@ def test_before_the_switch_it_is_ascd_and_its_checks_are_rounds_of_its_own():
 
 
 def test_checks_are_at_powers_of_two_of_a_unit():
-    method = Hybrid(p_w=0.25, rho=0.0, first=4)
+    method = Hybrid(p_w=0.25, rho=0.0, nu=0.9, first=4)
     stream = randomness.common(randomness.root(0))
     plans = jax.vmap(lambda k: method.plan(stream, k))(jnp.arange(300))
     assert np.flatnonzero(plans.check).tolist() == [0, 16, 32, 64, 128, 256]
     assert np.array_equal(plans.refresh, plans.check)
+    assert np.flatnonzero(~plans.early)[0] in (80, 81)  # 8/(1 − ν) iterations
 
 
 def test_it_switches_once_and_knows_when():
@@ -118,7 +119,7 @@ def test_a_check_measures_the_whole_gradient():
     method, _ = complete(whole, "hybrid")
     rng = np.random.default_rng(0)
     w, beta = (rng.normal(size=leaf.shape) for leaf in whole.start)
-    key, plan = randomness.of(randomness.root(0), 0), Plan(*map(jnp.asarray, (False, True, True)))
+    key, plan = randomness.of(randomness.root(0), 0), Plan(*map(jnp.asarray, (False, True, True, True)))
 
     @jax.jit
     @jax.vmap

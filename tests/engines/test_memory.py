@@ -125,7 +125,7 @@ def test_mistakes_are_one_sentence(options: dict, sentence: str):
         (tw.algorithms.LSGD(eta=0.1, tau=2), 1000, False),
         (tw.algorithms.ACD(), 20, False),
         (tw.algorithms.ACD(), 15_000, True),  # all rows, in every iteration
-        (tw.algorithms.ASVRCD(rho=0.001), 1000, False),  # all rows, but rarely
+        (tw.algorithms.ASVRCD(rho=0.001, p_w=0.5), 1000, False),  # all rows, but rarely
     ],
 )
 def test_who_has_much_to_do_between_two_rounds_has_a_core_of_its_own(method, rows: int, long: bool):

@@ -25,12 +25,17 @@ from twofold.tree import Pytree, record, static
 __all__ = ["Hybrid", "Message", "Plan", "Shared"]
 
 
+PLATEAU = 8.0
+"""In units of 1/(1−ν), the time in which momentum forgets: how long ‖∇F‖² may take to begin to fall."""
+
+
 class Plan(NamedTuple):
-    """The coins: whether w moves (or else β), whether all clients send full gradients, and whether that is a check."""
+    """The coins: whether w moves (or else β), whether all clients send full gradients, whether that is a check, and an early one."""
 
     w: jax.Array
     refresh: jax.Array
     check: jax.Array
+    early: jax.Array
 
 
 class Shared(NamedTuple):
@@ -59,8 +64,9 @@ class Hybrid(Algorithm):
 
     At the checks, iterations 0, c, 2c, 4c, 8c, … with c = `first`/p_w, all clients send their full gradient. They are few
     and known in advance. Sampling noise lets ASCD's ‖∇F‖² fall to a floor and no further. The switch happens at a check
-    where ‖∇F‖² has left its initial plateau (it is below `drop`² of its first value, or at least as large as that) and
-    is above `drop` times its value at the previous check, which never happens to a gradient that falls geometrically.
+    where ‖∇F‖² has left its initial plateau (it is below `drop`² of its first value, or at least as large as that, or more
+    than 8/(1−ν) iterations have passed, and it is noise that holds it up) and is above `drop` times its value at the
+    previous check, which never happens to a gradient that falls geometrically.
     p_w, η, γ and ν are the same before and after the switch. Checks continue after it and renew the reference point.
     Both phases evaluate two gradients per sample.
 
@@ -113,14 +119,15 @@ class Hybrid(Algorithm):
         return Triple(beta0, beta0, beta0, tree.zeros(beta0))
 
     def plan(self, stream: jax.Array, k: int | jax.Array) -> Plan:
-        """The w-coin, the ρ-coin, and whether k is one of the checks."""
-        p_w, rho = known(self.p_w, self.rho)
+        """The w-coin, the ρ-coin, and whether k is one of the checks, and whether it is early."""
+        p_w, rho, nu = known(self.p_w, self.rho, self.nu)
         key, k = randomness.of(stream, k), jnp.asarray(k, jnp.int32)
         unit = jnp.ceil(self.first / jnp.where(p_w > 0, p_w, 1.0).astype(jnp.float32)).astype(jnp.int32)
         check = (k % unit == 0) & (k // unit & (k // unit - 1) == 0)  # k/unit is whole, and 0 or a power of 2
         refresh = cast(jax.Array, randomness.coin(randomness.at(key, 1), rho) | check)
         # The w-coin is ASCD's own, so that until the switch this is ASCD's trajectory exactly.
-        return Plan(randomness.coin(key, p_w), refresh, check)
+        early = k.astype(jnp.float32) * jnp.asarray(1 - nu, jnp.float32) < PLATEAU
+        return Plan(randomness.coin(key, p_w), refresh, check, early)
 
     def client(
         self, plan: Plan, shared: Shared, private: Triple, oracle: GradientOracle, key: Key
@@ -151,7 +158,7 @@ class Hybrid(Algorithm):
         v, full = tree.select(plan.refresh, (w.y, mean.full), (w.v, w.full))
         norm2 = tree.squared_norm(mean.full) + mean.norm2
         start = jnp.where(plan.check & jnp.isinf(shared.start), norm2, shared.start)
-        on_plateau = (norm2 > self.drop**2 * start) & (norm2 < start)
+        on_plateau = plan.early & (norm2 > self.drop**2 * start) & (norm2 < start)
         switch = plan.check & ~reduced & ~on_plateau & (norm2 > self.drop * shared.last)
         return Shared(Triple(y, z, v, full), start, jnp.where(plan.check, norm2, shared.last), reduced | switch)
 
