@@ -93,7 +93,7 @@ def test_client_by_client_it_is_the_same_and_the_ledger_counts_what_happened(bui
     # Of three sizes only: the engine of messages compiles its gradients for each.
     whole = tw.Problem(problem("mixture", "logistic").objective, clients("logistic", sizes=(7, 15, 7, 12)))
     method = Hybrid(first=2)
-    fast, slow = (tw.solve(whole, method, iterations=80, every=5, engine=name) for name in ("simulate", "messages"))
+    fast, slow = (tw.solve(whole, method, iterations=48, every=6, engine=name) for name in ("simulate", "messages"))
     np.testing.assert_allclose(slow.history["loss"], fast.history["loss"], rtol=1e-10)
     np.testing.assert_allclose(slow.beta, fast.beta, rtol=0, atol=1e-10)
     (happened,) = built[0].runs
