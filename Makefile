@@ -2,6 +2,7 @@
 #
 #   make demo     install twofold and show what it does
 #   make test     run every test                  make test ARGS="-k ledger -x"
+#   make mutants  put forty mistakes into copies of the package; all must be noticed
 #   make lint     ruff, pyright, import contracts
 #   make format   let ruff mend what it can
 #   make bench    speed and scale, in one table   make bench ARGS="--only mx2,scale"
@@ -15,7 +16,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench clean
+.PHONY: help demo test mutants lint format bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -25,6 +26,9 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.dev
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist worksteal $(ARGS)
+
+mutants: $(VENV)/.dev
+	@$(BIN)/python tests/mutants.py $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

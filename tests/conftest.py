@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 # Before JAX and NumPy are imported, and for the processes that tests start.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
+# Two thirds of the time of a test is compilation, and a test's program runs for a moment: half of that time goes with code
+# that is not optimised. The program is the same. Whoever sets either variable has what users have: XLA_FLAGS= make test.
+if "XLA_FLAGS" not in os.environ:
+    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+    if version("jaxlib").startswith("0.10."):  # XLA aborts on a flag that it does not know
+        os.environ["XLA_FLAGS"] = "--xla_cpu_use_fusion_emitters=false"
 if "PYTEST_XDIST_WORKER" in os.environ:
     # One thread a worker: XLA's pool (NPROC) waits without spinning, but OpenBLAS's and OpenMP's threads do spin.
     for variable in ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
 
 import jax
+import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -33,6 +42,7 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 # Traces and compiled programs are millions of objects that stay. The collector would walk over them again and again, for a
 # sixth of all the time there is: so it comes less often, and what a module leaves behind is put aside for good.
 gc.set_threshold(100_000, 50, 100)
+PROCESS = psutil.Process()
 
 settings.register_profile(
     "twofold",
@@ -51,11 +61,28 @@ def pytest_make_parametrize_id(val: object) -> str | None:
     return f"{len(val)} bytes" if isinstance(val, bytes) else None
 
 
+MOST_BYTES = 1_200_000_000
+"""What a worker may hold after a test before its compiled programs go: with one more test's it stays below 2 GB."""
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _put_aside() -> Iterator[None]:
     yield
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _within_memory() -> Iterator[None]:
+    """Compiled programs stay until they are in the way."""
+    yield
+    if PROCESS.memory_info().rss > MOST_BYTES:
+        jax.clear_caches()
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        if sys.platform == "linux":
+            ctypes.CDLL(None).malloc_trim(0)  # glibc keeps what is freed unless told otherwise
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import optax
@@ -20,6 +20,7 @@ from problems import FEATURES, LOSSES, clients
 from twofold import randomness
 from twofold.algorithms import ACD, ASCD, ASVRCD, LSGD, SCD, SVRCD, Algorithm, L2SGDPlus, PFedMe
 from twofold.problem import Problem
+from twofold.sampling import alias_rows, alias_table
 from twofold.solver import complete
 from twofold.theory.stepsizes import pl_schedule
 
@@ -27,18 +28,32 @@ LAM, SEED, ITERATIONS = 0.5, 6, 40
 
 
 @cache
-def problem() -> Problem:
+def problem(sampling: Any) -> Problem:
     """The mixture, weighted by rows."""
-    return Problem(tw.objectives.mixture(LOSSES["squared"], lam=LAM), clients("squared", weights="rows"))
+    everyone = clients("squared", weights="rows")
+    return Problem(tw.objectives.mixture(LOSSES["squared"], lam=LAM), everyone, sampling=sampling)
+
+
+class Drawn(NamedTuple):
+    """Some rows, and the weight of each in a mean over them."""
+
+    index: np.ndarray
+    weight: np.ndarray
+
+
+def alike(index: Any) -> Drawn:
+    """Rows that all count one."""
+    return Drawn(np.asarray(index), np.ones(len(index)))
 
 
 class Plain:
     """The problem in NumPy: gradients on given rows, and the draws that the library would make."""
 
-    def __init__(self) -> None:
-        everyone = problem().clients
+    def __init__(self, sampling: str) -> None:
+        self.whole, self.sampling = problem(sampling), sampling
+        everyone = self.whole.clients
         self.data = [(client.x, client.y) for client in everyone]
-        self.p, self.s, self.M = np.array(everyone.weights), problem().scale, len(everyone)
+        self.p, self.s, self.M = np.array(everyone.weights), self.whole.scale, len(everyone)
         self.zero_w, self.zero = np.zeros(FEATURES), np.zeros((self.M, FEATURES))
         root = randomness.root(SEED)
         self._common = randomness.common(root)
@@ -51,31 +66,37 @@ class Plain:
         key = randomness.of(self._common, k)
         return [bool(randomness.coin(randomness.at(key, i), each)) for i, each in enumerate(p)]
 
-    def rows(self, m: int, k: int, size: int | None, step: int | None = None) -> np.ndarray:
-        """The rows that client m draws in iteration k (in its local step)."""
-        count, key = len(self.data[m][1]), randomness.of(self._own[m], k)
+    def rows(self, m: int, k: int, size: int | None, step: int | None = None, uniform: bool = False) -> Drawn:
+        """The rows that client m draws in iteration k (in its local step): row j with π_j ∝ ‖x_j‖², weighed by 1/(nπ_j)."""
+        (x, y), key = self.data[m], randomness.of(self._own[m], k)
         key = key if step is None else randomness.at(key, step)
-        return np.arange(count) if size is None else np.asarray(randomness.rows(key, count, size))
+        if size is None:
+            return alike(np.arange(len(y)))
+        if uniform or self.sampling == "uniform":
+            return alike(randomness.rows(key, len(y), size))
+        pi = np.sum(x**2, axis=1) / np.sum(x**2)
+        found = np.asarray(alias_rows(randomness.bits(key, 2 * size), *alias_table(pi), len(y), size))
+        return Drawn(found, 1 / (len(y) * pi[found]))
 
     def order(self, m: int, k: int, epoch: int) -> np.ndarray:
         count = len(self.data[m][1])
         return np.asarray(randomness.shuffle(randomness.at(randomness.of(self._own[m], k), epoch), count, count))
 
-    def of_loss(self, m: int, beta: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    def of_loss(self, m: int, beta: np.ndarray, rows: Drawn) -> np.ndarray:
         """∇f'_m on some rows."""
-        x, y = (array[rows] for array in self.data[m])
-        return x.T @ (x @ beta - y) / len(rows) + LOSSES["squared"].l2 * beta
+        x, y = (array[rows.index] for array in self.data[m])
+        return x.T @ (rows.weight * (x @ beta - y)) / len(y) + LOSSES["squared"].l2 * beta
 
     def of_w(self, w: np.ndarray, beta: np.ndarray) -> np.ndarray:
         """∇_w F, which has no rows in it."""
         return self.s * LAM * self.p @ (self.s * w - beta)
 
-    def of_beta(self, w: np.ndarray, beta: np.ndarray, rows: list[np.ndarray]) -> np.ndarray:
+    def of_beta(self, w: np.ndarray, beta: np.ndarray, rows: list[Drawn]) -> np.ndarray:
         """∇_β F on some rows of each client."""
         fits = [self.of_loss(m, beta[m], rows[m]) for m in range(self.M)]
         return self.p[:, None] * (np.stack(fits) + LAM * (beta - self.s * w))
 
-    def all_rows(self, k: int, size: int | None) -> list[np.ndarray]:
+    def all_rows(self, k: int, size: int | None) -> list[Drawn]:
         return [self.rows(m, k, size) for m in range(self.M)]
 
 
@@ -91,7 +112,7 @@ def lsgd(f: Plain, a: LSGD) -> tuple[np.ndarray, np.ndarray]:
                 batches = [f.rows(m, k, a.batch, i) for i in range(a.tau)]
             else:
                 orders = [f.order(m, k, e) for e in range(a.epochs)]
-                batches = [order[i : i + a.batch] for order in orders for i in range(0, len(order), a.batch)]
+                batches = [alike(order[i : i + a.batch]) for order in orders for i in range(0, len(order), a.batch)]
             for rows in batches:
                 eta = a.eta(steps[m]) if callable(a.eta) else a.eta
                 if a.average:  # the weight of iterate k is (1−ημ)^(−k−1)
@@ -200,8 +221,8 @@ def l2sgd_plus(f: Plain, a: L2SGDPlus) -> tuple[np.ndarray, np.ndarray]:
             beta, psi = beta - a.eta * f.p[:, None] * g, pull
             continue
         for m in range(f.M):
-            rows = f.rows(m, k, a.batch)
-            new = np.stack([f.of_loss(m, beta[m], np.array([j])) for j in rows])
+            rows = f.rows(m, k, a.batch, uniform=True).index
+            new = np.stack([f.of_loss(m, beta[m], alike([j])) for j in rows])
             g = (new - table[m][rows]).mean(axis=0) / (1 - a.p_w) + table[m].mean(axis=0) + psi[m]
             beta[m] = beta[m] - a.eta * f.p[m] * g
             table[m][rows] = new
@@ -215,7 +236,7 @@ def pfedme(f: Plain, a: PFedMe) -> tuple[np.ndarray, np.ndarray]:
         for m in range(f.M):
             mine = f.s * w  # in real units, as its authors have it
             for r in range(a.local_rounds):
-                rows = f.rows(m, k, a.batch, r)
+                rows = f.rows(m, k, a.batch, r, uniform=True)
                 for _ in range(a.inner_steps):
                     g = f.of_loss(m, theta[m], rows) + LAM * (theta[m] - mine)
                     theta[m] = theta[m] - a.inner_eta * g
@@ -249,14 +270,19 @@ CASES = {
 }
 
 
+UNIFORM = ("lsgd-average", "scd", "ascd", "svrcd-batch3")
+"""Where rows are drawn uniformly; elsewhere they are drawn by importance, which is the default for a linear loss."""
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_every_method_is_its_equations(case: str):
     by_hand, method = CASES[case]
-    method, _ = complete(problem(), method)
-    result = tw.solve(problem(), method, iterations=ITERATIONS, seed=SEED)
-    w, beta = by_hand(Plain(), numbers(method))
+    plain = Plain("uniform" if case in UNIFORM else "importance")
+    method, _ = complete(plain.whole, method)
+    result = tw.solve(plain.whole, method, iterations=ITERATIONS, seed=SEED)
+    w, beta = by_hand(plain, numbers(method))
     assert np.abs(w).max() > 1e-3
-    assert_allclose(result.w, problem().scale * w, rtol=0, atol=1e-11)
+    assert_allclose(result.w, plain.whole.scale * w, rtol=0, atol=1e-11)
     assert_allclose(result.beta, beta, rtol=0, atol=1e-11)
 
 

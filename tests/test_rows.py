@@ -14,13 +14,15 @@ from numpy.testing import assert_allclose, assert_array_equal
 import twofold as tw
 from problems import LOSSES
 from problems import clients as make_clients
-from twofold import config, engines, solver
+from twofold import config, engines
 from twofold.algorithms import ASVRCD, LSGD, L2SGDPlus
 from twofold.engines import memory
 from twofold.engines.messages import CountingOracle
+from twofold.engines.schedule import footprint
 from twofold.evaluate import compare, evaluate, predict
-from twofold.problem import Problem, Sample
-from twofold.solver import complete
+from twofold.oracle import Sample
+from twofold.problem import Problem
+from twofold.solver import complete, stages
 
 pytestmark = pytest.mark.usefixtures("few_slots")
 KEPT = "bfloat16"
@@ -78,11 +80,11 @@ def dtypes(x: Any) -> set[str]:
 
 @pytest.mark.parametrize(
     ("engine", "name"),
-    [*((engine, "asvrcd") for engine in ENGINES), ("simulate", "lsgd"), ("messages", "l2sgd_plus")],
+    [("simulate", "asvrcd"), ("streamed", "lsgd"), ("messages", "l2sgd_plus")],
 )
 def test_features_that_it_holds_exactly_change_nothing(engine: str, name: str):
     expected = solve(mixture(whole()), METHODS[name], engine)
-    assert_same(solve(mixture(whole(), rows=KEPT), METHODS[name], engine), expected)
+    assert_same(solve(mixture(whole(), feature_dtype=KEPT), METHODS[name], engine), expected)
     assert expected.history["loss"][-1] < expected.history["loss"][0] - 0.01  # it did run
 
 
@@ -92,26 +94,10 @@ def test_features_that_it_holds_exactly_change_nothing(engine: str, name: str):
 )
 def test_other_features_are_rounded_and_nothing_else_is(engine: str, loss: str):
     expected = solve(mixture(beforehand(general(loss)), loss), METHODS["asvrcd"], engine)
-    found = solve(mixture(general(loss), loss, rows=KEPT), METHODS["asvrcd"], engine)
+    found = solve(mixture(general(loss), loss, feature_dtype=KEPT), METHODS["asvrcd"], engine)
     assert_same(found, expected)
     exact = solve(mixture(general(loss), loss), METHODS["asvrcd"], engine)
     assert 1e-6 < np.max(np.abs(exact.w - found.w)) < 0.01
-
-
-@pytest.mark.parametrize("batch", [None, 1])
-def test_iterations_done_together_read_them_as_one_does(batch: int | None):
-    with jax.enable_x64(False):
-        problem, method = mixture(general("softmax"), "softmax", rows=KEPT), LSGD(eta=0.1, batch=batch)
-        together, single = (
-            engines.Streamed(method, problem, [3], problem.host_start, fused=fused) for fused in (True, False)
-        )
-        assert together.recipe is not None and single.recipe is None
-        for engine in (together, single):
-            engine.advance(0, 6, np.zeros(6, np.int32))
-        one, other = (engine.fetch(None, 0, 0) for engine in (together, single))
-    assert_allclose(one.w, other.w, rtol=0, atol=1e-6)
-    assert_allclose(one.parts[0], other.parts[0], rtol=0, atol=1e-6)
-    assert np.max(np.abs(one.w)) > 0.01
 
 
 def test_a_comparison_keeps_them_so():
@@ -137,9 +123,9 @@ def test_both_stages_keep_their_rows_so(monkeypatch: pytest.MonkeyPatch):
             super().__init__(*arguments, **options)
             kept.append(str(self.abstract_member.x.dtype))
 
-    monkeypatch.setattr(solver, "Problem", Noted)
+    monkeypatch.setattr(stages, "Problem", Noted)
     objective = tw.objectives.multitask(LOSSES["logistic"], lam=0.5, Lambda=np.inf)
-    tw.solve(Problem(objective, general(), rows=KEPT), LSGD(eta=0.1, batch=None), iterations=3)
+    tw.solve(Problem(objective, general(), feature_dtype=KEPT), LSGD(eta=0.1, batch=None), iterations=3)
     assert kept == [KEPT, KEPT]
 
 
@@ -148,14 +134,14 @@ def test_both_stages_keep_their_rows_so(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_constants_are_those_of_the_rounded_features(loss: str):
-    found, expected = mixture(general(loss), loss, rows=KEPT), mixture(beforehand(general(loss)), loss)
+    found, expected = mixture(general(loss), loss, feature_dtype=KEPT), mixture(beforehand(general(loss)), loss)
     exact = mixture(general(loss), loss)
     assert_array_equal(found.clients.x, expected.clients.x)
     assert found.constants() == expected.constants() != exact.constants()
 
 
 def test_the_optimum_is_that_of_the_rounded_features():
-    found, expected = mixture(general(), rows=KEPT), mixture(beforehand(general()))
+    found, expected = mixture(general(), feature_dtype=KEPT), mixture(beforehand(general()))
     assert_allclose(found.optimum().value, expected.optimum().value, rtol=1e-15)
     assert abs(found.optimum().value - mixture(general()).optimum().value) > 1e-8
     w, beta, best, _ = found.optimum()
@@ -165,7 +151,7 @@ def test_the_optimum_is_that_of_the_rounded_features():
 
 
 def test_curvature_at_a_point_is_that_of_the_rounded_features():
-    found, expected = mixture(general(), rows=KEPT), mixture(beforehand(general()))
+    found, expected = mixture(general(), feature_dtype=KEPT), mixture(beforehand(general()))
     for name in ("L_w", "L_beta", "calL_w", "calL_beta", "mu"):
         one, other = (getattr(problem.constants(at=problem.start), name) for problem in (found, expected))
         assert_allclose(one, other, rtol=1e-12, err_msg=name)
@@ -176,7 +162,7 @@ def test_models_are_graded_on_held_out_rows_as_these_are():
     kept, expected, exact = (
         Problem(objective, clients, **options)
         for clients, options in (
-            (general("squared"), {"rows": KEPT}), (beforehand(general("squared")), {}), (general("squared"), {}),
+            (general("squared"), {"feature_dtype": KEPT}), (beforehand(general("squared")), {}), (general("squared"), {}),
         )
     )  # fmt: skip
     at = jax.tree.map(lambda leaf: leaf + 0.1, kept.start)
@@ -198,13 +184,15 @@ def test_models_are_graded_on_held_out_rows_as_these_are():
 )
 def test_features_are_narrow_on_the_device_and_nothing_else_is(name: str, options: dict, x64: bool):
     with jax.enable_x64(x64):
-        problem, wide = mixture(general("squared"), "squared", rows=KEPT), str(jnp.result_type(float))
-        engine = engines.get(name)(complete(problem, "asvrcd")[0], problem, [3], problem.host_start, slots=0, **options)
+        problem, wide = mixture(general("squared"), "squared", feature_dtype=KEPT), str(jnp.result_type(float))
+        engine = engines.REGISTRY[name](
+            complete(problem, "asvrcd")[0], problem, [3], problem.host_start, slots=0, **options
+        )
         if isinstance(engine, engines.Streamed):
-            stacks = tuple(engine._program(one)[2][0] for one in engine._chunks)
+            stacks = tuple(engine._program(one).stacks[0] for one in engine._chunks)
             state = (engine.shared, [engine._kept.get(i, one) for i, one in enumerate(engine._chunks)])
         else:
-            stacks, state = engine.program[2], engine.state
+            stacks, state = engine.program.stacks, engine.state()
         for stack in stacks:
             assert dtypes(stack.x) == {KEPT}
             assert dtypes((stack.y, stack.weight, stack.share)) == {wide}
@@ -212,27 +200,32 @@ def test_features_are_narrow_on_the_device_and_nothing_else_is(name: str, option
 
 
 def test_features_are_narrow_wherever_a_problem_hands_them_out():
-    problem = mixture(general("squared"), "squared", rows=KEPT)
+    problem = mixture(general("squared"), "squared", feature_dtype=KEPT)
     members = (*problem.stacks, *problem.host_stacks, problem.abstract_member, problem.member(1))
     for member in (*members, CountingOracle(problem, 1)._member):
         assert dtypes(member.x) == {KEPT} and dtypes((member.y, member.weight)) == {"float64"}
     assert dtypes(problem.clients.x) == dtypes(problem.start) == {"float64"}
     assert dtypes(problem.gradient(*problem.start)) == dtypes(problem.value(*problem.start)) == {"float64"}
-    assert repr(problem).endswith(f", rows={KEPT!r})")
+    assert repr(problem).endswith(f", feature_dtype={KEPT!r})")
 
 
 def test_a_sample_is_taken_before_it_is_widened():
     """Else a method of sampled rows would read all of them."""
-    member = mixture(general(), rows=KEPT).member(1)
+    member = mixture(general(), feature_dtype=KEPT).member(1)
     read = jax.make_jaxpr(lambda member, index: member.rows(Sample(index, jnp.ones(2) / 2)).x)
     made = [str(e.outvars[0].aval) for e in read(member, jnp.array([3, 1])).eqns if e.outvars[0].aval.ndim == 2]
     assert "bfloat16[2,3]" in made and "float64[2,3]" in made and "float64[12,3]" not in made
 
 
 def test_narrow_features_are_counted_with_two_bytes():
-    problem = mixture(general("squared"), "squared", rows=KEPT)
+    problem = mixture(general("squared"), "squared", feature_dtype=KEPT)
     padded, features = len(SIZES) * max(SIZES), 3
-    found, exact = (memory.need(complete(p, "acd")[0], p) for p in (problem, mixture(general("squared"), "squared")))
+
+    def need(p: Problem) -> memory.Need:
+        method, _ = complete(p, "acd")
+        return memory.need(method, p, footprint(method, p))
+
+    found, exact = need(problem), need(mixture(general("squared"), "squared"))
     assert (found.data, exact.data) == (padded * (2 * features + 8), padded * (8 * features + 8))
     assert (found.state, found.working) == (exact.state, exact.working)
     assert found.turn < exact.turn
@@ -262,7 +255,7 @@ def test_ones_own_functions_see_features_in_the_precision_of_the_run():
         tw.objectives.maml(own, alpha=0.1),
         tw.objectives.custom(f, np.zeros(3), np.zeros(3)),
     ):
-        problem = Problem(objective, clients, rows=KEPT)
+        problem = Problem(objective, clients, feature_dtype=KEPT)
         problem.gradient_w(*problem.start)
         evaluate(problem, problem.start, clients)
         if objective.name == "mixture":
@@ -288,7 +281,7 @@ def test_only_floating_features_are_kept_so():
     start = {"real": np.zeros(2), "word": np.zeros(1000), "flag": np.zeros(())}
     clients = tw.Clients.from_list([(features(n), rng.normal(size=n)) for n in (4, 7)])
     objective = tw.objectives.local(tw.losses.custom(fn, start, l2=0.1, L=10.0, calL=20.0))
-    problem = Problem(objective, clients, rows=KEPT)
+    problem = Problem(objective, clients, feature_dtype=KEPT)
     kinds = {name: str(leaf.dtype) for name, leaf in problem.stacks[0].x.items()}
     assert kinds == {"real": KEPT, "half": KEPT, "word": "int64", "flag": "bool"}
     for name in ("word", "flag"):
@@ -303,7 +296,7 @@ def test_only_floating_features_are_kept_so():
 def test_exact_features_are_not_copied():
     pixels = whole().map(lambda x, y: (np.abs(x).astype(np.float32) * 85, y))
     assert pixels.x.max() == 255
-    assert np.shares_memory(mixture(pixels, rows=KEPT).clients.x, pixels.x)
+    assert np.shares_memory(mixture(pixels, feature_dtype=KEPT).clients.x, pixels.x)
 
 
 # --- how it is asked for ----------------------------------------------------------------------------------------------
@@ -311,8 +304,8 @@ def test_exact_features_are_not_copied():
 
 @pytest.mark.parametrize("rows", ["float16", "bf16", "", 16, True, jnp.bfloat16])
 def test_any_other_kind_is_a_sentence(rows: Any):
-    with pytest.raises(ValueError, match=r"^rows is None or 'bfloat16', got .+\.$"):
-        mixture(general(), rows=rows)
+    with pytest.raises(ValueError, match=r"^feature_dtype is None or 'bfloat16', got .+\.$"):
+        mixture(general(), feature_dtype=rows)
 
 
 def test_features_that_are_too_large_are_a_sentence():
@@ -320,11 +313,11 @@ def test_features_that_are_too_large_are_a_sentence():
     x[2, 1] = 3.4e38
     clients = tw.Clients.from_list([(x[:1], np.ones(1)), (x, np.ones(4))], names=("ann", "bob"))
     sentence = (
-        r"^The features are too large for rows='bfloat16': client 'bob': x at row 2, column 1 is inf, but every value "
+        r"^The features are too large for feature_dtype='bfloat16': client 'bob': x at row 2, column 1 is inf, but every value "
         r"must be finite\.$"
     )
     with pytest.raises(ValueError, match=sentence):
-        mixture(clients, rows=KEPT)
+        mixture(clients, feature_dtype=KEPT)
 
 
 def test_a_file_may_ask_for_it():
@@ -333,7 +326,7 @@ def test_a_file_may_ask_for_it():
         "loss": {"name": "logistic", "l2": 0.1},
         "objective": {"name": "mixture", "lam": 0.5},
     }
-    assert config.parse(document).build().problem.rows is None
-    assert config.parse(document | {"run": {"rows": KEPT}}).build().problem.rows == KEPT
+    assert config.parse(document).build().problem.feature_dtype is None
+    assert config.parse(document | {"run": {"rows": KEPT}}).build().problem.feature_dtype == KEPT
     with pytest.raises(config.ConfigError, match=r"run\.rows"):
         config.parse(document | {"run": {"rows": "float16"}})

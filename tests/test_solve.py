@@ -15,8 +15,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import plain
 import twofold as tw
-from twofold import solver
 from twofold.algorithms import ACD, ASCD, ASVRCD, LSGD, REGISTRY, SCD, SVRCD, L2SGDPlus, PFedMe
+from twofold.engines import loop
 from twofold.theory import stepsizes
 
 METHODS = tuple(REGISTRY)
@@ -68,7 +68,7 @@ def test_whichever_budget_is_spent_first():
 def test_it_stops_on_time():
     result = tw.solve(PROBLEM, "lsgd", seconds=1e-3)
     assert result.status == "budget" and result.seconds >= 1e-3
-    assert len(result.history["round"]) > 0 and result.ledger.rounds < solver.LONGEST / 10
+    assert len(result.history["round"]) > 0 and result.ledger.rounds < loop.CAPACITY / 10
 
 
 def test_it_stops_at_a_target():
@@ -305,6 +305,13 @@ def test_without_strong_convexity_there_is_a_warning_and_no_crash(method):
         assert result.notes == (str(warning.message),)
         assert warning.filename == __file__
     assert result.status == "budget" and result.history["loss"][-1] < result.history["loss"][0]
+
+
+def test_a_warning_from_a_stage_names_the_users_line():
+    whole = make(lambda loss: tw.objectives.multitask(loss, 0.5, np.inf), l2=0.0)
+    with pytest.warns(tw.TheoryWarning, match="No strong convexity is known") as caught:
+        tw.solve(whole, "acd", rounds=2)
+    assert {warning.filename for warning in caught} == {__file__}
 
 
 def test_with_strong_convexity_nobody_is_warned():

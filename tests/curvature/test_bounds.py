@@ -15,7 +15,9 @@ from curved import LOSSES, OBJECTIVES, Dense, hessians, matrix_of, problem
 from twofold.curvature import model as models
 from twofold.curvature.bounds import arrow, row_smoothness, sharp
 from twofold.curvature.metric import build
-from twofold.problem import Oracle, Problem, Sample
+from twofold.oracle import Oracle, Sample
+from twofold.problem import Problem
+from twofold.variables import Variables
 
 EVERY = [(objective, name, (i + j) % 2 == 0) for j, name in enumerate(LOSSES) for i, objective in enumerate(OBJECTIVES)]
 EVERY += [("weight_sharing", "logistic", True), ("weight_sharing", "softmax", False)]
@@ -113,7 +115,7 @@ def _rows_by_hessians(plain, found):
     factors = (None, None) if found is None else (found.shared, found.private)
 
     def one(member, mine, j):
-        oracle, tops = Oracle(plain.objective, plain.scale, member), []
+        oracle, tops = Oracle(plain.objective, Variables(plain.scale), member), []
         for block, factor in enumerate((factors[0], mine)):
             flat, unravel = ravel_pytree(jax.tree.map(jnp.asarray, plain._start[block]))
 

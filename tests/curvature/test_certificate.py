@@ -13,7 +13,10 @@ from jax.flatten_util import ravel_pytree
 from curved import LOSSES, OBJECTIVES, clients, hessians, loss, problem
 from twofold.curvature import certificate
 from twofold.curvature.bounds import sharp
-from twofold.problem import Problem, full_value, gradient_beta, gradient_w
+from twofold.metrics import loss as full_value
+from twofold.oracle import Program
+from twofold.problem import Problem
+from twofold.variables import Variables
 
 _gap = jax.jit(certificate.gap)
 
@@ -86,7 +89,7 @@ def least(p: Problem) -> tuple[Any, float]:
 @jax.jit
 def _newton(objective, stacks, w, parts):
     flat, unravel = ravel_pytree((w, parts))
-    of = lambda v: full_value(objective, stacks, *unravel(v))  # noqa: E731
+    of = lambda v: full_value(Program(objective, Variables(), stacks), *unravel(v))  # noqa: E731
     gradient = jax.grad(of)(flat)
     step = jnp.linalg.solve(jax.hessian(of)(flat), gradient)
     decrement = gradient @ step
@@ -136,8 +139,8 @@ def _along_descent(objective, stacks, certificates, scale, L, start, near):
     rounded = jax.tree.map(lambda x: _to(x, jnp.float32), (objective, stacks))
 
     def gradient(objective, stacks, w, beta):
-        of_beta = gradient_beta(objective, stacks, w, (beta,), None, None)[0]
-        return gradient_w(objective, stacks, w, (beta,), None, None), of_beta
+        program = Program(objective, Variables(), stacks)
+        return program.mean(program.gradients_w(w, (beta,))), program.gradients_beta(w, (beta,))[0]
 
     def step(_, at):
         return jax.tree.map(lambda x, g, s: x - s * g / L, at, gradient(objective, stacks, *at), _like(at, scale))
@@ -152,7 +155,8 @@ def _along_descent(objective, stacks, certificates, scale, L, start, near):
         g32 = jax.tree.map(lambda x: x.astype(jnp.float32), gradient(*rounded, *at32))
         bound = certificate.gap(certificates[0], *gradient(objective, stacks, *at), *at)
         bounds = jnp.stack([bound, certificate.gap(certificates[1], *g32, *at32).astype(jnp.float64)])
-        return jnp.stack([full_value(objective, stacks, x[0], (x[1],)) for x in (at, exact32)]), bounds
+        whole = Program(objective, Variables(), stacks)
+        return jnp.stack([full_value(whole, x[0], (x[1],)) for x in (at, exact32)]), bounds
 
     points = jax.lax.scan(leg, start, None, length=3)[1]
     points = jax.tree.map(lambda x, y: jnp.concatenate([x, y[None]]), points, near)

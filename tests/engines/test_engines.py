@@ -210,10 +210,11 @@ VARIANTS: dict[str, Algorithm] = {
 """Every method, with everything that changes its course."""
 ONE_OF_EACH = ("lsgd", "acd", "scd", "ascd", "svrcd", "asvrcd", "hybrid", "profile", "l2sgd_plus", "pfedme")
 OTHER_PROBLEMS = [
-    *((kind, name) for kind in ("traditional", "local") for name in ("lsgd", "acd", "scd", "ascd", "svrcd", "asvrcd")),
-    *((kind, name) for kind in ("not_rescaled", "bucketed") for name in ("lsgd-epochs", "asvrcd", "l2sgd_plus")),
-    *(("weighted_by_rows", name) for name in ("lsgd-average", "acd", "asvrcd", "l2sgd_plus", "pfedme")),
-    *(("adaptive_each", name) for name in ("acd", "asvrcd")),
+    *((kind, name) for kind in ("traditional", "local") for name in ("lsgd", "acd", "asvrcd")),
+    ("not_rescaled", "asvrcd"),  # a method sees a problem through its gradients: a few methods meet every kind
+    *(("bucketed", name) for name in ("lsgd-epochs", "asvrcd", "l2sgd_plus")),
+    *(("weighted_by_rows", name) for name in ("lsgd-average", "asvrcd", "pfedme")),
+    ("adaptive_each", "acd"),
     *((kind, "asvrcd") for kind in ("weight_sharing", "pytree")),
     *((kind, "profile") for kind in ("traditional", "local", "weighted_by_rows", "pytree")),
     ("bucketed", "profile-lbfgs"),
@@ -226,7 +227,7 @@ def run(kind: str, variant: str, engine: str, **options: Any) -> tuple[Any, set]
     whole = problem(kind)
     method, _ = complete(whole, VARIANTS[variant])
     start = jax.tree.map(lambda leaf: jnp.full(leaf.shape, 0.1, leaf.dtype), whole.start)
-    iterations = ITERATIONS.get(variant.split("-", maxsplit=1)[0], 30)
+    iterations = ITERATIONS.get(variant.split("-", maxsplit=1)[0], 16)
     options = {"iterations": iterations, "seed": 3, "start": start, "engine": engine} | options
     TAPE.read()
     return tw.solve(whole, Spy(method, TAPE), **options), TAPE.read()
@@ -342,6 +343,10 @@ class TestStreamed(Comparison):
     def test_every_place_and_chunk(self, variant: str, state: str, chunk: int):
         self.compare("bucketed", variant, chunk=chunk, state=state)
 
+    def test_more_chunks_than_are_added_in_one_call(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(engines.streamed, "TERMS", 2)
+        self.compare("mixture", "lsgd", chunk=1, state="device")
+
     def test_as_many_clients_at_a_time_as_features(self):
         """Their biases together have the shape of weights, but are none to transpose."""
         self.compare("softmax", "lsgd", chunk=3, state="device")
@@ -378,7 +383,7 @@ class TestStreamed(Comparison):
 # --- simulate: many seeds, and other precision ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("variant", ONE_OF_EACH)
+@pytest.mark.parametrize("variant", ["lsgd", "acd", "asvrcd", "hybrid", "l2sgd_plus", "pfedme"])
 def test_many_seeds_at_once_equal_single_seeds(variant: str):
     seeds = [0, 5, 11]
     many, drawn = run("mixture", variant, "simulate", seeds=seeds)
@@ -390,7 +395,7 @@ def test_many_seeds_at_once_equal_single_seeds(variant: str):
         assert_same_iterates(one, single)
 
 
-@pytest.mark.parametrize("variant", [*ONE_OF_EACH, "lsgd-epochs"])
+@pytest.mark.parametrize("variant", ["scd", "asvrcd", "hybrid", "l2sgd_plus", "pfedme", "lsgd-epochs"])
 def test_float32_has_the_coins_rows_and_ledger_of_float64(variant: str):
     double, drawn = run("mixture", variant, "simulate")
     with jax.enable_x64(False):
@@ -472,7 +477,7 @@ def test_bytes_of_sent_parts_are_all_that_passes(kind: str, variant: str):
     assert sum(array.size for packet in wire.packets for array in packet) == whole.M * expected.ledger.floats_up > 0
 
 
-@pytest.mark.parametrize("variant", [name for name in VARIANTS if not name.startswith(("l2sgd_plus", "pfedme"))])
+@pytest.mark.parametrize("variant", [*ONE_OF_EACH[:-2], "lsgd-average", "lsgd-epochs", "asvrcd-full"])
 def test_no_packet_has_the_shape_of_a_private_part(variant: str):
     whole = problem("weight_sharing")  # two rows of the model are shared, one is private
     method, _ = complete(whole, VARIANTS[variant])

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pytest
 
 import twofold as tw
-from twofold import engines, machine
+from twofold import engines, kernels
+from twofold.algorithms import Algorithm
 from twofold.engines import memory
+from twofold.engines.schedule import footprint
+from twofold.engines.simulate import SimulateGroups
 from twofold.solver import complete
 
 CLIENTS, ROWS, FEATURES, CLASSES = 40, 3, 5, 4
@@ -22,8 +28,20 @@ def problem() -> tw.Problem:
     )
 
 
+def need_of(method: Algorithm, whole: tw.Problem) -> memory.Need:
+    return memory.need(method, whole, footprint(method, whole))
+
+
 def need(name: str) -> memory.Need:
-    return memory.need(complete(problem(), name)[0], problem())
+    return need_of(complete(problem(), name)[0], problem())
+
+
+def choice(method: Algorithm, whole: tw.Problem, seeds: int = 1) -> tuple[type[engines.Engine], dict[str, Any]]:
+    """Which engine a run gets, and what it is told besides."""
+    made: Any = engines.choose("simulate", method, whole, footprint(method, whole), seeds)
+    if not isinstance(made, partial):
+        return made, {}
+    return made.func, {name: value for name, value in made.keywords.items() if name != "need"}
 
 
 @pytest.mark.parametrize(("name", "sequences"), [("lsgd", 1), ("acd", 2), ("asvrcd", 4)])
@@ -38,7 +56,16 @@ def test_unequal_clients_are_counted_with_their_padding():
     rng = np.random.default_rng(0)
     everyone = [(rng.normal(size=(n, FEATURES)), np.zeros(n)) for n in (2, 7, 4)]
     whole = tw.Problem(tw.objectives.local(tw.losses.squared(l2=0.1)), tw.Clients.from_list(everyone))
-    assert memory.need(complete(whole, "acd")[0], whole).data == 3 * 7 * (FEATURES + 1) * 8
+    assert need_of(complete(whole, "acd")[0], whole).data == 3 * 7 * (FEATURES + 1) * 8
+
+
+def test_a_fifth_of_what_is_free_is_left_to_others(monkeypatch: pytest.MonkeyPatch):
+    found = need("acd")
+    monkeypatch.setattr(memory, "LARGE", 0)
+    whole = found.at_once(CLIENTS)
+    for free, fits in ((int(whole / 0.8) + 2, True), (int(whole / 0.8) - 2, False)):
+        monkeypatch.setattr(memory, "free", lambda free=free: free)
+        assert memory.fits(found, 1) == fits
 
 
 @pytest.fixture
@@ -53,14 +80,14 @@ def little(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.usefixtures("few_slots")
 def test_everyone_at_once_where_it_fits_and_in_turns_where_not(little):
     whole, (method, _) = problem(), complete(problem(), "acd")
-    found = memory.need(method, whole)
+    found = need_of(method, whole)
     little(found.at_once(CLIENTS))
-    assert engines.choose("simulate", method, whole, 1, None, None)[0] is engines.Simulate
-    assert engines.choose("simulate", method, whole, 2, None, None)[0] is engines.Streamed
+    assert choice(method, whole) == (engines.Simulate, {})
+    assert choice(method, whole, seeds=2)[0] is engines.Streamed
     little(found.at_once(3))
-    engine, how = engines.choose("simulate", method, whole, 1, None, None)
+    engine, how = choice(method, whole)
     assert engine is engines.Streamed
-    assert memory.choose(found, None, how["state"]) == 3
+    assert memory.choose_chunk(found, None, how["state"]) == 3
     expected = tw.solve(whole, method, rounds=5, engine="messages")
     np.testing.assert_allclose(tw.solve(whole, method, rounds=5).beta, expected.beta, rtol=0, atol=1e-12)
 
@@ -98,7 +125,7 @@ def test_mistakes_are_one_sentence(options: dict, sentence: str):
         (tw.algorithms.LSGD(eta=0.1, tau=2), 1000, False),
         (tw.algorithms.ACD(), 20, False),
         (tw.algorithms.ACD(), 15_000, True),  # all rows, in every iteration
-        (tw.algorithms.ASVRCD(rho=0.001), 1000, False),  # all rows, but rarely
+        (tw.algorithms.ASVRCD(rho=0.001, p_w=0.5), 1000, False),  # all rows, but rarely
     ],
 )
 def test_who_has_much_to_do_between_two_rounds_has_a_core_of_its_own(method, rows: int, long: bool):
@@ -107,22 +134,32 @@ def test_who_has_much_to_do_between_two_rounds_has_a_core_of_its_own(method, row
     objective = tw.objectives.multitask(tw.losses.softmax(10, l2=0.1), lam=0.5)
     whole = tw.Problem(objective, tw.Clients.from_list(everyone))
     chosen = complete(whole, method)[0]
-    made, how = engines.choose("simulate", chosen, whole)
-    assert (made, how) == ((engines.Streamed, {"chunk": 1}) if long else (engines.Simulate, {}))
-    assert engines.choose("simulate", chosen, whole, seeds=2)[0] is engines.Simulate
+    assert choice(chosen, whole) == ((engines.Streamed, {"chunk": 1}) if long else (engines.Simulate, {}))
+    assert choice(chosen, whole, seeds=2)[0] is engines.Simulate
+
+
+@pytest.mark.parametrize(
+    ("seeds", "cores", "groups"), [(2, 4, 1), (3, 2, 1), (4, 2, 2), (6, 2, 2), (6, 4, 3), (30, 8, 6)]
+)
+def test_many_seeds_are_spread_over_the_cores(seeds: int, cores: int, groups: int, monkeypatch: pytest.MonkeyPatch):
+    """In equal groups of at least two, at most one for each core."""
+    monkeypatch.setattr(kernels, "cores", lambda: cores)
+    whole, (method, _) = problem(), complete(problem(), "acd")
+    expected = (engines.Simulate, {}) if groups == 1 else (SimulateGroups, {"groups": groups})
+    assert choice(method, whole, seeds) == expected
 
 
 def test_many_clients_take_turns_in_the_cache():
-    def choice(clients: int) -> tuple:
+    def chosen(clients: int) -> tuple:
         x, y = np.ones((clients, 300), np.float32), np.zeros(clients, int)
         everyone = tw.Clients(x, y, np.ones(clients, np.int32))
         whole = tw.Problem(tw.objectives.local(tw.losses.softmax(10, l2=0.1)), everyone)
         method = complete(whole, "acd")[0]
-        need = memory.need(method, whole)
-        return engines.choose("simulate", method, whole)[0], memory.choose(need, None, "device") * need.working
+        need = need_of(method, whole)
+        return choice(method, whole)[0], memory.choose_chunk(need, None, "device") * need.working
 
-    assert choice(20)[0] is engines.Simulate
-    made, working = choice(1000)
+    assert chosen(20)[0] is engines.Simulate
+    made, working = chosen(1000)
     assert made is engines.Streamed
     assert memory.CHUNK / 2 < working <= memory.CHUNK
 
@@ -137,5 +174,5 @@ def test_clients_of_a_device_take_turns_where_that_pays(monkeypatch: pytest.Monk
     assert memory.turns(found, [40, 7], 12) == (40, 7)
     assert memory.turns(found, [40, 6], 1) is None
     assert memory.turns(need("l2sgd_plus"), [10_000, 7], 1) is None  # a turn would copy its tables
-    monkeypatch.setattr(machine, "on_cpu", lambda: False)
+    monkeypatch.setattr(kernels, "on_cpu", lambda: False)
     assert memory.turns(found, [40, 7], 1) is None

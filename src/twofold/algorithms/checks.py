@@ -8,7 +8,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-__all__ = ["Progress", "is_check"]
+__all__ = ["Progress", "is_check", "is_early"]
+
+PLATEAU = 8.0
+"""In units of 1/(1−ν), the time in which momentum forgets: how long ‖∇F‖² may take to begin to fall."""
 
 
 def is_check(k: int | jax.Array, first: int, p_w: float) -> jax.Array:
@@ -23,11 +26,21 @@ def is_check(k: int | jax.Array, first: int, p_w: float) -> jax.Array:
     return (number % unit == 0) & (number // unit & (number // unit - 1) == 0)  # k/c is whole, and 0 or a power of 2
 
 
+def is_early(k: int | jax.Array, nu: float) -> jax.Array:
+    """Whether momentum has not yet had the time to let ‖∇F‖² begin to fall.
+
+    >>> from twofold.algorithms.checks import is_early
+    >>> bool(is_early(79, nu=0.9)), bool(is_early(81, nu=0.9))
+    (True, False)
+    """
+    return jnp.asarray(k, jnp.float32) * jnp.asarray(1 - nu, jnp.float32) < PLATEAU
+
+
 class Progress(NamedTuple):
     """What the checks have found.
 
     Sampling noise lets ‖∇F‖² fall to a floor and no further. A check sees that it has stopped falling where it has left its
-    initial plateau (it is below drop² of its first value, or not below that value at all) and is above `drop` times its value
+    initial plateau (it is below drop² of its first value, or not below that value at all, or it had the time to fall) and is above `drop` times its value
     at the check before, which never happens while it falls geometrically.
 
     >>> import jax.numpy as jnp
@@ -50,9 +63,9 @@ class Progress(NamedTuple):
         never = jnp.asarray(jnp.inf)
         return cls(never, never, jnp.asarray(False))
 
-    def after(self, check: jax.Array, norm2: jax.Array, drop: float) -> Progress:
+    def after(self, check: jax.Array, norm2: jax.Array, drop: float, early: jax.Array | bool = True) -> Progress:
         """After an iteration that is a check and found ‖∇F‖² = norm2, or that is none."""
         start = jnp.where(check & jnp.isinf(self.start), norm2, self.start)
-        on_plateau = (norm2 > drop**2 * start) & (norm2 < start)
+        on_plateau = early & (norm2 > drop**2 * start) & (norm2 < start)
         stops = check & ~on_plateau & (norm2 > drop * self.last)
         return Progress(start, jnp.where(check, norm2, self.last), self.stalled | stops)

@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 
 from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill
-from twofold.algorithms.checks import Progress, is_check
+from twofold.algorithms.checks import Progress, is_check, is_early
 from twofold.algorithms.fields import known
 from twofold.algorithms.oracle import Drawn
 from twofold.algorithms.variance_reduction import Triple, counts, mix, move
@@ -25,11 +25,12 @@ __all__ = ["Hybrid", "Message", "Plan", "Shared"]
 
 
 class Plan(NamedTuple):
-    """The coins, and whether this is a check."""
+    """The coins, whether this is a check, and whether it is an early one."""
 
     w: jax.Array  # whether w moves, or else β
     refresh: jax.Array  # whether all clients send full gradients
     check: jax.Array
+    early: jax.Array
 
 
 class Shared(NamedTuple):
@@ -89,11 +90,12 @@ class Hybrid(Algorithm):
         return Triple(beta0, beta0, beta0, tree.zeros(beta0))
 
     def plan(self, stream: jax.Array, k: int | jax.Array) -> Plan:
-        """The w-coin, the ρ-coin, and whether k is one of the checks."""
-        p_w, rho = known(self.p_w, self.rho)
+        """The w-coin, the ρ-coin, whether k is one of the checks, and whether it is early."""
+        p_w, rho, nu = known(self.p_w, self.rho, self.nu)
         key, check = randomness.of(stream, k), is_check(k, self.first, p_w)
         # The w-coin is ASCD's own, so that until the switch this is ASCD's trajectory exactly.
-        return Plan(randomness.coin(key, p_w), randomness.coin(randomness.at(key, 1), rho) | check, check)
+        moves, refresh = randomness.coin(key, p_w), randomness.coin(randomness.at(key, 1), rho) | check
+        return Plan(moves, refresh, check, is_early(k, nu))
 
     def client(
         self, plan: Plan, shared: Shared, private: Triple, oracle: GradientOracle, key: Key
@@ -119,7 +121,7 @@ class Hybrid(Algorithm):
         w, reduced = shared.block, shared.progress.stalled
         y, z = self._step(w, self._mix(w, reduced), mean.gradient, plan.w, reduced, known(self.p_w)[0])
         v, full = tree.select(plan.refresh, (w.y, mean.full), (w.v, w.full))
-        progress = shared.progress.after(plan.check, tree.squared_norm(mean.full) + mean.norm2, self.drop)
+        progress = shared.progress.after(plan.check, tree.squared_norm(mean.full) + mean.norm2, self.drop, plan.early)
         return Shared(Triple(y, z, v, full), progress)
 
     def _mix(self, s: Triple, reduced: jax.Array) -> Pytree:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from twofold.theory.constants import Constants
 from twofold.theory.cost import Cost, Preset
 from twofold.tree import Pytree
 
-__all__ = ["Callback", "Metrics", "Options", "TheoryWarning"]
+__all__ = ["Callback", "Metrics", "Options", "TheoryWarning", "warn"]
 
 Metrics = str | Sequence[str] | Mapping[str, str | Callable[[Pytree, Pytree], Any]]
 """Names of metrics, or a mapping from names to metrics and to functions of (w, beta)."""
@@ -24,6 +26,25 @@ Callback = Callable[[Mapping[str, float]], None]
 
 class TheoryWarning(UserWarning):
     """Theory had to assume something that the problem does not guarantee, or foresees trouble."""
+
+
+PACKAGE = str(Path(__file__).parents[1])
+
+
+def warn(text: str) -> None:
+    """Warn with a `TheoryWarning` that names the user's line: the innermost one outside this package.
+
+    >>> import warnings
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     warn("No strong convexity is known.")
+    >>> print(caught[0].message)
+    No strong convexity is known.
+    """
+    frame, inside = inspect.currentframe(), 0
+    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame, inside = frame.f_back, inside + 1
+    warnings.warn(text, TheoryWarning, stacklevel=inside + 1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-import warnings
 from typing import Any, NamedTuple
 
 import jax
@@ -24,7 +23,7 @@ from twofold.result import Result
 from twofold.solver.auto import choose
 from twofold.solver.budget import MOST_ITERATIONS
 from twofold.solver.checkpoint import Checkpoints, Saved, fingerprint
-from twofold.solver.options import Options, TheoryWarning
+from twofold.solver.options import Options, warn
 from twofold.solver.participation import Attendance
 from twofold.solver.progress import Interrupt, bar
 from twofold.solver.steps import complete, make
@@ -66,7 +65,7 @@ class Run:
         check(self.given)
         self.algorithm, note = complete(problem, self.given, options.constants)
         if note is not None:
-            warnings.warn(note, TheoryWarning, stacklevel=4)
+            warn(note)
         self.notes = tuple(text for text in (told, note) if text is not None)
         self.by_rounds = problem.has_shared
         self._choose_metrics()
@@ -133,7 +132,7 @@ class Run:
             )
         if constants.how.get("mu") == "local":
             text = "The gap is bounded with a local μ, which certifies nothing far away."
-            warnings.warn(text, TheoryWarning, stacklevel=6)
+            warn(text)
         return constants.mu
 
     def _refuse_endless(self) -> None:
@@ -158,7 +157,7 @@ class Run:
         )
         if expected > MOST_ITERATIONS:
             raise InputError(text)
-        warnings.warn(text, TheoryWarning, stacklevel=5)
+        warn(text)
 
     # --- the loop -------------------------------------------------------------------------------------------------------
 
