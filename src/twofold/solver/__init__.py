@@ -23,7 +23,10 @@ from twofold.tree import Pytree
 
 __all__ = ["AlgorithmName", "Budget", "Options", "Participation", "TheoryWarning", "complete", "make", "solve"]
 
-AlgorithmName = Literal["lsgd", "acd", "scd", "ascd", "svrcd", "asvrcd", "hybrid", "l2sgd_plus", "pfedme"]
+AlgorithmName = Literal[
+    "lsgd", "acd", "scd", "ascd", "svrcd", "asvrcd", "hybrid", "l2sgd_plus", "pfedme", "fedprox", "scaffnew", "scafflix",
+    "al2sgd_plus", "saga",
+]  # fmt: skip
 Start = tuple[Pytree, Pytree] | Result
 
 

@@ -60,7 +60,7 @@ class Run:
         self.problem, self.options, self.seeds, self.budget = problem, options, seeds, options.budget
         self.given = make(algorithm)
         check(self.given)
-        self.algorithm, note = complete(problem, self.given, options.constants)
+        self.algorithm, note = complete(problem, self.given, options.constants, options.participation)
         self.notes = () if note is None else (note,)
         for note in self.notes:
             warnings.warn(note, TheoryWarning, stacklevel=4)

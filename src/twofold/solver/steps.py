@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import difflib
+from functools import partial
 
 import numpy as np
 
 from twofold.algorithms import REGISTRY, Algorithm
 from twofold.algorithms.base import Facts
+from twofold.curvature.clients import of_each
 from twofold.errors import InputError, KindError
 from twofold.problem import Problem
+from twofold.solver.participation import Participation, Who, probabilities
 from twofold.theory.constants import Constants
+from twofold.theory.each import EachClient
 
 __all__ = ["complete", "make"]
 
@@ -29,7 +33,10 @@ def make(algorithm: str | Algorithm) -> Algorithm:
 
 
 def complete(
-    problem: Problem, algorithm: str | Algorithm, constants: Constants | None = None
+    problem: Problem,
+    algorithm: str | Algorithm,
+    constants: Constants | None = None,
+    participation: Who | Participation | None = None,
 ) -> tuple[Algorithm, str | None]:
     """The algorithm with every open field filled in from theory, and theory's note to the user."""
     algorithm = make(algorithm)
@@ -49,5 +56,15 @@ def complete(
         max_weight=float(np.max(problem.clients.weights)),
         lam=lam,
         loss=None if lam is None else objective.loss.constants(problem.clients),
+        weights=np.asarray(problem.clients.weights, np.float64),
+        participation=None if participation is None else probabilities(participation, problem),
+        # Constants of the user's own leave no place for the problem's.
+        curvature=None if constants is not None else partial(_of_each, problem),
     )
     return algorithm.complete(facts)
+
+
+def _of_each(problem: Problem) -> EachClient | None:
+    """The curvature of every client, where the objective has a model of it."""
+    model = problem.objective.curvature(problem.clients)
+    return None if model is None else of_each(model, problem.scale)
