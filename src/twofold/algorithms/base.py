@@ -57,7 +57,9 @@ class Facts(NamedTuple):
     lam: float | None = None  # of the mixture, the only objective that some baselines solve
     loss: LossConstants | None = None  # likewise
     weights: NDArray[np.float64] | None = None  # p_m; None for 1/M each
-    participation: NDArray[np.float64] | None = None  # how probably each client takes part in a round; None for everyone
+    participation: NDArray[np.float64] | None = (
+        None  # how probably each client takes part in a round; None for everyone
+    )
     curvature: Callable[[], EachClient | None] | None = None  # of every client, asked for only where it is needed
 
     def each(self) -> EachClient:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -90,10 +91,7 @@ class SAGA(Algorithm):
         """η, κ and the number of local steps, for the probabilities of this run."""
         q = 1.0 if setting.participation is None else setting.participation
         values = stepsizes_newer.saga(setting.constants, setting.each(), q, self.inner)
-        return fill(self, values) if self.q is None else fill(self._anew(), values), values["note"]
-
-    def _anew(self) -> SAGA:
-        return SAGA(self.eta, None, self.L_beta, self.momentum, self.inner)
+        return fill(dataclasses.replace(self, q=None), values), values["note"]
 
     def init(self, w0: Pytree) -> Shared:
         """Start at w0, remembering nothing."""

@@ -54,7 +54,9 @@ class Scafflix(Algorithm):
         if self.steps is not None:
             steps, weights = np.asarray(self.steps, np.float64), setting.each().weights
             if steps.shape != weights.shape or not np.all(steps > 0):
-                raise InputError(f"Scafflix needs a step > 0 for each of {len(weights)} clients, got steps={self.steps!r}.")
+                raise InputError(
+                    f"Scafflix needs a step > 0 for each of {len(weights)} clients, got steps={self.steps!r}."
+                )
             values["mass"] = float(weights @ (1 / steps))
         return fill(self, values), values["note"]
 

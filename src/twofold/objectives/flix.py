@@ -60,7 +60,9 @@ class Flix(Objective):
     def own(self, clients: Clients) -> tuple[NDArray[np.float64], Pytree]:
         """α_m and w*_m of each client."""
         if self.alone is None:
-            raise InputError("FLIX needs everyone's own minimiser first: ask the objective of a Problem, or give alone=.")
+            raise InputError(
+                "FLIX needs everyone's own minimiser first: ask the objective of a Problem, or give alone=."
+            )
         return self._alphas(clients), self.alone
 
     def _alphas(self, clients: Clients) -> NDArray[np.float64]:
@@ -94,7 +96,9 @@ class Flix(Objective):
 
     def _offsets(self, alpha: NDArray[np.float64]) -> NDArray[np.float64]:
         """(1−α_m)‖w*_m‖ of each client."""
-        squares = [np.sum(np.asarray(leaf).reshape(len(alpha), -1) ** 2, axis=1) for leaf in jax.tree.leaves(self.alone)]
+        squares = [
+            np.sum(np.asarray(leaf).reshape(len(alpha), -1) ** 2, axis=1) for leaf in jax.tree.leaves(self.alone)
+        ]
         return (1 - alpha) * np.sqrt(np.sum(squares, axis=0))
 
 
@@ -106,7 +110,9 @@ def flix(loss: Loss, alpha: ArrayLike, alone: Pytree | None = None) -> Flix:
 
     >>> import twofold as tw
     >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
-    >>> problem = tw.Problem(tw.objectives.flix(tw.losses.logistic(l2=0.1), alpha=0.5), tw.Clients.from_list(made.clients))
+    >>> problem = tw.Problem(
+    ...     tw.objectives.flix(tw.losses.logistic(l2=0.1), alpha=0.5), tw.Clients.from_list(made.clients)
+    ... )
     >>> problem.objective.alone.shape, problem.constants().mu
     ((3, 2), 0.025)
     """

@@ -127,7 +127,9 @@ def probabilities(asked: Who | Participation, problem: Problem) -> NDArray[np.fl
 def _important(uniform: NDArray[np.float64], problem: Problem) -> NDArray[np.float64]:
     """Probabilities of the same sum, larger for clients with a large p_m L_m."""
     if np.any(uniform != uniform[0]):
-        raise InputError("Participation by importance chooses the probabilities itself: give one number, not one per client.")
+        raise InputError(
+            "Participation by importance chooses the probabilities itself: give one number, not one per client."
+        )
     model, c = problem.objective.curvature(problem.clients), problem.constants()
     if model is None:
         raise InputError(

@@ -16,7 +16,7 @@ from twofold.solver.participation import Participation, Who, probabilities
 from twofold.theory.constants import Constants
 from twofold.theory.each import EachClient
 
-__all__ = ["complete", "make"]
+__all__ = ["complete", "facts_of", "make"]
 
 
 def make(algorithm: str | Algorithm) -> Algorithm:
@@ -48,8 +48,23 @@ def complete(
         )
     if algorithm.is_complete():
         return algorithm, None
-    lam = objective.mixture_strength()
-    facts = Facts(
+    return algorithm.complete(facts_of(problem, constants, participation))
+
+
+def facts_of(
+    problem: Problem, constants: Constants | None = None, participation: Who | Participation | None = None
+) -> Facts:
+    """What theory knows of a problem, with constants of the user's own in place of its own, and who takes part.
+
+    >>> import numpy as np, twofold as tw
+    >>> from twofold.solver.steps import facts_of
+    >>> clients = tw.Clients.from_list([(np.eye(2), np.ones(2)), (3 * np.eye(2), np.ones(2))])
+    >>> problem = tw.Problem(tw.objectives.traditional(tw.losses.squared(l2=0.1)), clients)
+    >>> facts_of(problem, participation=0.5).participation.tolist()
+    [0.5, 0.5]
+    """
+    objective, lam = problem.objective, problem.objective.mixture_strength()
+    return Facts(
         constants=problem.constants() if constants is None else constants,
         rows=float(np.mean(problem.clients.counts)),
         M=problem.M,
@@ -61,7 +76,6 @@ def complete(
         # Constants of the user's own leave no place for the problem's.
         curvature=None if constants is not None else partial(_of_each, problem),
     )
-    return algorithm.complete(facts)
 
 
 def _of_each(problem: Problem) -> EachClient | None:

@@ -69,7 +69,9 @@ def scafflix(c: Constants, each: EachClient, batch: Batch = None, p_w: float | N
     """
     L = each.L if batch is None else np.full(len(each.weights), 2 * (c.calL_w + c.calL_beta))
     if not np.all(L > 0):
-        raise InputError(f"Scafflix needs a function of every client that is not flat, got L_m = {L.tolist()}; give steps.")
+        raise InputError(
+            f"Scafflix needs a function of every client that is not flat, got L_m = {L.tolist()}; give steps."
+        )
     mu, note = each.mu, None
     if not np.all(mu > 0):
         pseudo, note = _client_mu(each, float(np.max(L)))
@@ -195,11 +197,12 @@ def saga(c: Constants, each: EachClient, q: ArrayLike, inner: int | None = None)
     chance, M = np.asarray(q, np.float64), len(each.weights)
     uniform = chance.ndim == 0 or bool(np.all(chance == chance.flat[0]))
     drawn = M / (M - 1) if uniform and M > 1 else 1.0
-    found = participation(c.L_w, drawn * each.L_w, each.weights, chance, c.mu)
-    return {**found, "q": float(chance.flat[0]) if uniform else chance, "inner": inner or inner_steps(each)} | {
-        "L_beta": float(np.max(each.L_beta)),
-        "momentum": _nesterov(each),
-    }
+    if np.any(each.L_w > 0):
+        found = participation(c.L_w, drawn * each.L_w, each.weights, chance, c.mu)
+    else:  # nothing is shared: a round is everyone's own local steps
+        found = {"eta": 1.0, "kappa": 1 - INNER_ERROR**2, "note": None}
+    local = {"L_beta": float(np.max(each.L_beta)), "momentum": _nesterov(each)}
+    return {**found, **local, "q": float(chance.flat[0]) if uniform else chance, "inner": inner or inner_steps(each)}
 
 
 def inner_steps(each: EachClient, error: float = INNER_ERROR) -> int:
