@@ -13,8 +13,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from problems import Facts, Spread
-from twofold.algorithms import ACD, ASCD, ASVRCD, LSGD, SCD, SVRCD, Algorithm, L2SGDPlus, PFedMe, Profile
-from twofold.theory import rates, stepsizes
+from twofold.algorithms import (
+    ACD,
+    ASCD,
+    ASVRCD,
+    LSGD,
+    SAGA,
+    SCD,
+    SVRCD,
+    AL2SGDPlus,
+    Algorithm,
+    L2SGDPlus,
+    PFedMe,
+    Profile,
+    Scafflix,
+    Scaffnew,
+)  # fmt: skip
+from twofold.solver.steps import facts_of
+from twofold.theory import rates, stepsizes, stepsizes_newer
 
 BATCH = 16
 """Rows of a noisy gradient: enough for a neighbourhood that is small against the start on every problem of the list."""
@@ -30,6 +46,8 @@ class Exact:
     iterations: Callable[[Facts, float], float]
     """How many iterations suffice for F − F* ≤ ε."""
     needs: str | None = None
+    on: tuple[str, ...] = ()
+    """The objectives that it meets; all if empty."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +123,37 @@ def _profile(f: Facts, eps: float) -> float:
     return 25
 
 
+def _scaffnew(f: Facts, eps: float) -> float:
+    # Ψ⁰ has the control variates of the optimum in it: h* = ∇_w f_m(x*), against h = 0.
+    h = stepsizes_newer.scaffnew(f.c, facts_of(f.problem).each())
+    start = f.distance2 + (h["eta"] / h["p_w"]) ** 2 * f.noise.heterogeneity
+    return math.log(start / f.distance_for(eps)) / -math.log1p(-h["kappa"])
+
+
+def _scafflix(f: Facts, eps: float) -> float:
+    # The same in the norm with 1/η_m, which is brought back to the plain one.
+    h = stepsizes_newer.scafflix(f.c, facts_of(f.problem).each())
+    shortest, longest = np.min(h["steps"]), np.max(h["steps"])
+    start = longest / shortest * f.distance2 + (longest / h["p_w"]) ** 2 * f.noise.heterogeneity
+    return math.log(start / f.distance_for(eps)) / -math.log1p(-h["kappa"])
+
+
+def _saga(f: Facts, eps: float) -> float:
+    h = stepsizes_newer.saga(f.c, facts_of(f.problem).each(), 1.0)
+    return 1 + math.log(f.distance2 / f.distance_for(eps)) / -math.log1p(-h["kappa"])
+
+
+def _al2sgd_plus(f: Facts, eps: float) -> float:
+    # Ψ = ‖z−x*‖² + A f(y) + Aθ₂/(ρ−κ) f(v). The w that is reported is a mean of x or of an old y, of one iteration earlier.
+    facts = facts_of(f.problem)
+    h = stepsizes_newer.al2sgd_plus(facts.loss, facts.weights, facts.lam, f.rows)
+    kappa, weight = 1 - rates.asvrcd_contraction(h, h["mu"]), 2 * h["gamma"] * h["nu"] / h["theta1"]
+    of_v = weight * h["theta2"] / (h["rho"] - kappa)
+    start = f.distance2 + (weight + of_v) * f.gap
+    largest = max(1, 2 / (h["mu"] * weight), 2 / (h["mu"] * of_v))
+    return 2 + math.log(2 * largest * start / f.distance_for(eps)) / -math.log1p(-kappa)
+
+
 EXACT = (
     Exact("acd", ACD(), 1e-10, _acd),
     Exact("asvrcd", ASVRCD(), 1e-8, _asvrcd),
@@ -117,6 +166,10 @@ EXACT = (
     Exact("profile_products", Profile(outer="lbfgs", inner="products", products=4), 1e-12, _profile),
     Exact("l2sgd_plus", L2SGDPlus(), 1e-8, _l2sgd_plus, needs="mixture"),
     Exact("pfedme_full", PFedMe(local_rounds=1, inner_steps=60, batch=None), 1e-8, _pfedme, needs="mixture"),
+    Exact("scaffnew", Scaffnew(), 1e-10, _scaffnew, on=("traditional", "mixture", "weight_sharing", "local")),
+    Exact("scafflix", Scafflix(), 1e-10, _scafflix, on=("flix", "multitask", "adaptive_each", "custom")),
+    Exact("saga", SAGA(), 1e-10, _saga, on=("traditional", "multitask", "residual", "multitask_inf")),
+    Exact("al2sgd_plus", AL2SGDPlus(), 1e-8, _al2sgd_plus, needs="mixture"),
 )
 
 

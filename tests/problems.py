@@ -85,6 +85,7 @@ OBJECTIVES: dict[str, Callable[[str], Any]] = {
     "custom": custom,
     "multitask_inf": lambda loss: tw.objectives.multitask(LOSSES[loss], lam=0.5, Lambda=np.inf),
     "adaptive_inf": lambda loss: tw.objectives.adaptive(LOSSES[loss], alpha=ALPHAS, Lambda=np.inf),
+    "flix": lambda loss: tw.objectives.flix(LOSSES[loss], alpha=(0.6, 1.0, 0.8, 0.7, 0.9)),
 }
 TWO_STAGES = ("multitask_inf", "adaptive_inf")
 PROBLEMS = tuple((objective, loss) for loss in LOSSES for objective in OBJECTIVES)

@@ -28,14 +28,16 @@ SQUARE = (
     ("profile", "profile_lbfgs", "profile_products"),
 )  # fmt: skip
 """Of each three, every objective meets one with each loss. Those of the first live on L, the last on Hessians, others on 𝓛."""
-COLUMN = {name: column for three in SQUARE for column, name in enumerate(three)}
+COLUMN = {name: column for three in (*SQUARE, ("scaffnew", "scafflix", "saga")) for column, name in enumerate(three)}
 
 
 def losses_for(objective: str, method: Exact | Noisy) -> list[str]:
     """The losses that a method meets on an objective: one of the three, and all on the only objective that it solves."""
-    needs = getattr(method, "needs", None)
+    needs, on = getattr(method, "needs", None), getattr(method, "on", ())
     if needs is not None:
         return list(LOSSES) if needs == objective else []
+    if on and objective not in on:
+        return []
     return [list(LOSSES)[(list(OBJECTIVES).index(objective) + COLUMN[method.name]) % len(LOSSES)]]
 
 
@@ -51,7 +53,7 @@ def cross(methods: tuple) -> list:
 
 def test_every_pair_is_met():
     met = {(o, loss, m.name) for o in OBJECTIVES for m in (*EXACT, *NOISY) for loss in losses_for(o, m)}
-    general = {method.name for method in (*EXACT, *NOISY) if getattr(method, "needs", None) is None}
+    general = {m.name for m in (*EXACT, *NOISY) if getattr(m, "needs", None) is None and not getattr(m, "on", ())}
     assert {(o, m) for o, _, m in met if m in general} == set(itertools.product(OBJECTIVES, general))
     assert {(loss, m) for _, loss, m in met} >= set(itertools.product(LOSSES, general))
     for three in SQUARE:

@@ -80,7 +80,7 @@ class Oracle:
 
     def __init__(self, objective: Objective, variables: Variables, member: Member) -> None:
         self._objective, self._variables, self._member = objective, variables, member
-        self.count, self.weight = member.count, member.weight
+        self.count, self.weight, self.position = member.count, member.weight, member.position
         self.scale = 1.0 if variables.scale is None else variables.scale
         self.capacity = member.capacity
 

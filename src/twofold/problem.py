@@ -118,7 +118,7 @@ class Problem:
         self._kept = None if self.feature_dtype is None else np.dtype(jnp.bfloat16)  # of features; None: as all numbers
         if self._kept is not None:
             clients = _rounded(clients, self._kept)
-        self.objective = objective.bind(clients)
+        self.objective = objective.prepare(clients, lambda first: Problem(first, clients).optimum()[:2])
         self.clients = clients
         self.rescale = rescale
         self.M = len(clients)

@@ -344,10 +344,10 @@ def _settings(algorithm: Any) -> dict[str, Any]:
         return cast(dict[str, Any], algorithm)
     values = {field.name: getattr(algorithm, field.name) for field in dataclasses.fields(algorithm)}
 
-    def plain(value: Any) -> str | bool | int | float | None:
+    def plain(value: Any) -> str | bool | int | float | list[float] | None:
         if isinstance(value, (str, bool, int, type(None))):
             return value
-        return repr(value) if callable(value) else float(value)
+        return repr(value) if callable(value) else np.asarray(value, np.float64).tolist()
 
     return {"name": algorithm.name} | {name: plain(value) for name, value in values.items()}
 

@@ -20,7 +20,24 @@ import twofold as tw
 from problems import ALPHAS, LOSSES
 from problems import clients as make_clients
 from twofold import engines
-from twofold.algorithms import ACD, ASCD, ASVRCD, LSGD, SCD, SVRCD, Algorithm, Hybrid, L2SGDPlus, PFedMe, Profile
+from twofold.algorithms import (
+    ACD,
+    ASCD,
+    ASVRCD,
+    LSGD,
+    SAGA,
+    SCD,
+    SVRCD,
+    AL2SGDPlus,
+    Algorithm,
+    FedProx,
+    Hybrid,
+    L2SGDPlus,
+    PFedMe,
+    Profile,
+    Scafflix,
+    Scaffnew,
+)  # fmt: skip
 from twofold.engines import messages
 from twofold.errors import ContractError
 from twofold.problem import Problem
@@ -163,6 +180,7 @@ def problem(kind: str = "mixture") -> Problem:
         "weighted_by_rows": lambda: Problem(mixture, clients("logistic", weights="rows")),
         "bucketed": lambda: Problem(mixture, everyone, buckets=[[0], [1, 3, 2]]),
         "traditional": lambda: Problem(tw.objectives.traditional(loss), everyone),
+        "flix": lambda: Problem(tw.objectives.flix(LOSSES["softmax"], alpha=ALPHAS[:4]), clients("softmax")),
         "local": lambda: Problem(tw.objectives.local(loss), everyone),
         "adaptive_each": lambda: Problem(tw.objectives.adaptive(loss, alpha=ALPHAS[:4], Lambda=0.5), everyone),
         "weight_sharing": lambda: Problem(tw.objectives.weight_sharing(LOSSES["softmax"], split=2), clients("softmax")),
@@ -206,9 +224,17 @@ VARIANTS: dict[str, Algorithm] = {
     "profile-products": Profile(outer="lbfgs", inner="products", products=3),
     "profile-too_far": Profile(outer="lbfgs", steps=1, L_w=1e-3),  # some trials are refused
     "pfedme-full": PFedMe(local_rounds=1, inner_steps=2, batch=None),
+    "fedprox": FedProx(tau=2),
+    "scaffnew": Scaffnew(),
+    "scaffnew-batch3": Scaffnew(batch=3),
+    "scafflix": Scafflix(),
+    "al2sgd_plus": AL2SGDPlus(),
+    "al2sgd_plus-full": AL2SGDPlus(batch=None, rho=0.2),
+    "saga": SAGA(inner=2),
 }
 """Every method, with everything that changes its course."""
-ONE_OF_EACH = ("lsgd", "acd", "scd", "ascd", "svrcd", "asvrcd", "hybrid", "profile", "l2sgd_plus", "pfedme")
+ONE_OF_EACH = ("lsgd", "acd", "scd", "ascd", "svrcd", "asvrcd", "hybrid", "profile", "fedprox", "scaffnew", "scafflix", "al2sgd_plus", "saga", "l2sgd_plus",
+               "pfedme")  # fmt: skip
 OTHER_PROBLEMS = [
     *((kind, name) for kind in ("traditional", "local") for name in ("lsgd", "acd", "asvrcd")),
     ("not_rescaled", "asvrcd"),  # a method sees a problem through its gradients: a few methods meet every kind
@@ -218,14 +244,16 @@ OTHER_PROBLEMS = [
     *((kind, "asvrcd") for kind in ("weight_sharing", "pytree")),
     *((kind, "profile") for kind in ("traditional", "local", "weighted_by_rows", "pytree")),
     ("bucketed", "profile-lbfgs"),
+    ("flix", "scafflix"),
+    ("weighted_by_rows", "al2sgd_plus"),
 ]
-ITERATIONS = {"lsgd": 6, "pfedme": 6, "profile": 6}
+ITERATIONS = {"lsgd": 6, "pfedme": 6, "profile": 6, "fedprox": 6, "saga": 6}
 
 
 def run(kind: str, variant: str, engine: str, **options: Any) -> tuple[Any, set]:
     """A short run that starts off the origin, and what its coins and draws were."""
     whole = problem(kind)
-    method, _ = complete(whole, VARIANTS[variant])
+    method, _ = complete(whole, VARIANTS[variant], participation=options.get("participation"))
     start = jax.tree.map(lambda leaf: jnp.full(leaf.shape, 0.1, leaf.dtype), whole.start)
     iterations = ITERATIONS.get(variant.split("-", maxsplit=1)[0], 16)
     options = {"iterations": iterations, "seed": 3, "start": start, "engine": engine} | options
@@ -482,7 +510,7 @@ def test_no_packet_has_the_shape_of_a_private_part(variant: str):
     whole = problem("weight_sharing")  # two rows of the model are shared, one is private
     method, _ = complete(whole, VARIANTS[variant])
     wire = Wire(whole, jax.tree.map(jnp.asarray, method), seed=3)
-    for k in range(5 if variant.startswith("lsgd") else 12):
+    for k in range(5 if variant.startswith(("lsgd", "fedprox", "saga")) else 12):
         wire.step(k)
     shared, private = (leaf.shape for leaf in whole.start)
     assert (shared, private) == ((2, 3), (whole.M, 1, 3))
@@ -580,7 +608,7 @@ def test_a_message_of_another_precision_is_refused():
 BY_ROUND = [[0, 2], [], [3], [0, 1, 2, 3]]
 
 
-@pytest.mark.parametrize("variant", ["lsgd-average", "pfedme"])
+@pytest.mark.parametrize("variant", ["lsgd-average", "pfedme", "saga"])
 @pytest.mark.parametrize(
     "who", [2, 0.6, (0.3, 0.9, 1.0, 0.5), lambda k: BY_ROUND[k % 4], tw.Participation(2, weights="normalised")]
 )

@@ -129,9 +129,9 @@ def test_bad_participation_gets_a_sentence(who: Any, sentence: str):
         tw.solve(problem(), LSGD(eta=0.1), rounds=2, participation=who)
 
 
-@pytest.mark.parametrize("name", ["acd", "scd", "ascd", "svrcd", "asvrcd", "hybrid"])
+@pytest.mark.parametrize("name", ["acd", "scd", "ascd", "svrcd", "asvrcd", "hybrid", "scaffnew", "scafflix"])
 def test_methods_that_need_everyone_say_so(name: str):
-    with pytest.raises(ValueError, match=f"^{name} needs every client in every round: .* Use lsgd or pfedme"):
+    with pytest.raises(ValueError, match=f"^{name} needs every client in every round: .* Use saga, lsgd or pfedme"):
         tw.solve(problem(), name, rounds=2, participation=2)
 
 

@@ -64,7 +64,8 @@ class ACD(Algorithm):
 
     def complete(self, setting: Setting) -> tuple[ACD, str | None]:
         """ν, θ, η, p_w of Theorem ACD-PFL, or what follows from the p_w or ν that is given."""
-        p_w, nu = (self.p_w, self.nu) if setting.coin is None or self.p_w or self.nu else setting.coin
+        best = setting.coin() if setting.coin and self.p_w is None and self.nu is None else None
+        p_w, nu = (self.p_w, self.nu) if best is None else best
         values = stepsizes.acd_any(setting.constants, p_w, nu)
         return fill(self, values), values.get("note")
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
+from numpy.typing import NDArray
 
 from twofold import tree
 from twofold.algorithms.oracle import GradientOracle
 from twofold.errors import ContractError
 from twofold.randomness import Key
 from twofold.theory.constants import Constants, LossConstants
+from twofold.theory.each import EachClient, common
 from twofold.tree import Pytree
 
 __all__ = [
@@ -56,7 +59,18 @@ class Facts(NamedTuple):
     loss: LossConstants | None = None  # likewise
     sizes: tuple[int, int] = (0, 0)  # the number of parameters in w and in one β
     convex: bool = True
-    coin: tuple[float, float] | None = None  # the p_w that makes ACD cheapest, and its ν, where the curvature is known
+    coin: Callable[[], tuple[float, float] | None] | None = (
+        None  # the p_w that makes ACD cheapest, and its ν, where known
+    )
+    weights: NDArray[np.float64] | None = None  # p_m; None for 1/M each
+    participation: NDArray[np.float64] | None = None  # the probability that each takes part in a round; None: all do
+    curvature: Callable[[], EachClient | None] | None = None  # of every client, asked for only where it is needed
+
+    def each(self) -> EachClient:
+        """The curvature of every client's own function: its own where it is known, else one for all, from the constants."""
+        found = None if self.curvature is None else self.curvature()
+        weights = np.full(self.M, 1 / self.M) if self.weights is None else self.weights
+        return common(self.constants, weights) if found is None else found
 
 
 Setting = Facts
@@ -89,6 +103,7 @@ class Algorithm(ABC):
     needs: ClassVar[str | None] = None  # the one objective it can solve; None for all
     may_skip_messages: ClassVar[bool] = True  # whether there are iterations in which nothing is sent
     works_with_some: ClassVar[bool] = False  # whether it is right when only some clients take part in a round
+    needs_unbiased: ClassVar[bool] = False  # whether they must then be weighted by known probabilities
 
     def __new__(cls, *_: object, **__: object) -> Self:
         """Refuse a class that lacks some of the contract's methods."""

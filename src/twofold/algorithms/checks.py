@@ -40,8 +40,8 @@ class Progress(NamedTuple):
     """What the checks have found.
 
     Sampling noise lets ‖∇F‖² fall to a floor and no further. A check sees that it has stopped falling where it has left its
-    initial plateau (it is below drop² of its first value, or not below that value at all, or it had the time to fall) and is above `drop` times its value
-    at the check before, which never happens while it falls geometrically.
+    initial plateau (it is below drop² of its first value, or not below that value at all, or it had the time to fall) and is
+    above `drop` times its value at the check before, which never happens while it falls geometrically.
 
     >>> import jax.numpy as jnp
     >>> from twofold.algorithms.checks import Progress

@@ -56,6 +56,11 @@ class GradientOracle(Protocol):
         ...
 
     @property
+    def position(self) -> int | jax.Array:
+        """The client's number, for hyper-parameters that each client has one of."""
+        ...
+
+    @property
     def scale(self) -> float | jax.Array | None:
         """s, where w is s times the scaled w; None for 1."""
         ...

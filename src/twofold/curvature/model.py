@@ -189,6 +189,15 @@ class BlockCurvature:
             held=Held(self.data.wb, self.fixed.wb, norm),
         )
 
+    def shifted(self, norms: Array, ridge: float) -> BlockCurvature:
+        """The model of losses at θ + o_m, with an offset o_m of each client that does not move; `norms` are ‖o_m‖.
+
+        The Hessian is the same. Rounding is not: a score at θ = 0 is z·o_m, and the ridge has o_m in it (see
+        `certificate._rounding`, where the slope stands for all that is there at θ = 0).
+        """
+        size = np.sqrt(np.maximum(self.traces[0], np.finfo(float).tiny))
+        return replace(self, slope=self.slope + (2 * self.high * size + ridge / size) * norms)
+
     def likely(self) -> BlockCurvature:
         """The model with a lower bound that is likely, not certified, where the link may be flat.
 
@@ -263,6 +272,10 @@ class BlockCurvature:
     def bottoms(self) -> Array:
         """The smallest eigenvalue of the private second moments of every client, less a margin for rounding."""
         return np.zeros(self.M) if self.private is None else self._extremes(self.private)[0]
+
+    def smallest(self, features: Features | None) -> Array:
+        """The smallest eigenvalue of the second moments of these features of every client, less a margin for rounding."""
+        return np.zeros(self.M) if features is None else self._extremes(features)[0]
 
     def tops_in(self, features: Features, roots: Array) -> Array:
         """The largest eigenvalue of D·G_m·D of every client, with D = diag(roots), (k,) or each client's own (M, k)."""

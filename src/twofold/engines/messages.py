@@ -38,7 +38,7 @@ class CountingOracle:
         self._oracle = self._program.oracle(self._member)
         # Plain numbers, so that an algorithm's own arithmetic happens in Python.
         self.count, self.weight = int(self._member.count), self._member.weight
-        self.scale, self.capacity = self._oracle.scale, self._oracle.capacity
+        self.scale, self.capacity, self.position = self._oracle.scale, self._oracle.capacity, m
         self.evaluated_w = self.evaluated_beta = 0
 
     def sample(self, key: Key, size: int | None, uniform: bool = False) -> Sample | None:

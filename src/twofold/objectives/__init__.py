@@ -5,6 +5,7 @@ from collections.abc import Callable
 from twofold.objectives.adaptive import adaptive
 from twofold.objectives.base import Objective, Stages
 from twofold.objectives.custom import custom
+from twofold.objectives.flix import flix
 from twofold.objectives.local import local
 from twofold.objectives.maml import maml
 from twofold.objectives.mixture import mixture
@@ -19,6 +20,7 @@ REGISTRY: dict[str, Callable[..., Objective]] = {
     "multitask": multitask,
     "mixture": mixture,
     "adaptive": adaptive,
+    "flix": flix,
     "weight_sharing": weight_sharing,
     "residual": residual,
     "maml": maml,
@@ -27,6 +29,6 @@ REGISTRY: dict[str, Callable[..., Objective]] = {
 """Objectives by the name that a configuration file uses; each takes a loss (`custom` a function) and its parameters."""
 
 __all__ = [
-    "REGISTRY", "Objective", "Stages", "adaptive", "custom", "local", "maml", "mixture", "multitask", "residual",
-    "traditional", "weight_sharing",
+    "REGISTRY", "Objective", "Stages", "adaptive", "custom", "flix", "local", "maml", "mixture", "multitask",
+    "residual", "traditional", "weight_sharing",
 ]  # fmt: skip

@@ -98,6 +98,10 @@ class Objective:
         """Give this objective together with what it must know about the clients first (shapes, for example)."""
         return self
 
+    def prepare(self, clients: Clients, minimise: Callable[[Objective], tuple[Pytree, Pytree]]) -> Objective:
+        """Give what `bind` gives, where needed with the minimiser (w, β) of another objective on the same clients in it."""
+        return self.bind(clients)
+
     def own(self, clients: Clients) -> Pytree:
         """Give the numbers that belong to each client, with a leading client axis."""
         return NOTHING

@@ -30,6 +30,7 @@ LONG = 2000
 """Rounds after which a run that ends by itself gives up."""
 AlgorithmName = Literal[
     "auto", "profile", "lsgd", "acd", "scd", "ascd", "svrcd", "asvrcd", "hybrid", "l2sgd_plus", "pfedme",
+    "fedprox", "scaffnew", "scafflix", "al2sgd_plus", "saga",
 ]  # fmt: skip
 Start = tuple[Pytree, Pytree] | Result
 

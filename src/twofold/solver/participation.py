@@ -13,10 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from twofold import randomness
 from twofold.algorithms.base import Algorithm
+from twofold.curvature.clients import of_each
 from twofold.errors import InputError
 from twofold.problem import Problem
+from twofold.theory.stepsizes_newer import importance
 
-__all__ = ["Attendance", "Participation", "Who"]
+__all__ = ["Attendance", "Participation", "Who", "probabilities"]
 
 Who = int | float | Sequence[float] | NDArray[np.floating] | Callable[[int], ArrayLike]
 """A number of clients, a probability, one probability per client, or a function of the round that gives who is there."""
@@ -31,6 +33,9 @@ class Participation(NamedTuple):
     everyone. With `weights="normalised"` it is the mean over those present, as in FedAvg. A function of the round gives the
     numbers of the clients that take part, or a mask of them; there probabilities are not known, and weights are normalised.
 
+    With `by="importance"` a number or a probability is that of the mean client. Who has a large p_m L_m comes more often, such that
+    the method of memory, `saga`, converges fastest (`theory.stepsizes_newer.importance`).
+
     >>> import twofold as tw
     >>> tw.Participation(10, weights="normalised").who
     10
@@ -38,20 +43,21 @@ class Participation(NamedTuple):
 
     who: Who
     weights: Literal["unbiased", "normalised"] = "unbiased"
+    by: Literal["uniform", "importance"] = "uniform"
 
 
 class Attendance:
     """Who takes part in each iteration of each seed, and with which factor: pure in (seed, iteration)."""
 
     def __init__(self, asked: Who | Participation, algorithm: Algorithm, problem: Problem, seeds: list[int]) -> None:
-        _refuse(algorithm, problem)
-        self._who, weights = asked if isinstance(asked, Participation) else Participation(asked)
-        if weights not in ("unbiased", "normalised"):
-            raise InputError(f"Participation's weights are 'unbiased' or 'normalised', got {weights!r}.")
+        chosen = asked if isinstance(asked, Participation) else Participation(asked)
+        _refuse(algorithm, problem, chosen)
+        self._who = chosen.who
         self._M, self._shares = problem.M, np.asarray(problem.clients.weights, float)
         self._streams = jnp.stack([randomness.attendance(randomness.root(seed)) for seed in seeds])
-        self._probabilities = None if callable(self._who) else _probabilities(self._who, self._M)
-        self._normalised = weights == "normalised" or callable(self._who)
+        self._probabilities = probabilities(chosen, problem)
+        self._subset = isinstance(self._who, (int, np.integer)) and chosen.by == "uniform"
+        self._normalised = chosen.weights == "normalised" or callable(self._who)
 
     @property
     def at_once(self) -> int:
@@ -64,8 +70,8 @@ class Attendance:
             masks = np.stack([_mask(self._who(k + i), k + i, self._M) for i in range(count)])
             return np.repeat(masks[:, None], len(self._streams), axis=1)
         numbers = jnp.int32(k) + jnp.arange(count, dtype=jnp.int32)
-        if isinstance(self._who, (int, np.integer)):
-            return np.asarray(_subsets(self._streams, numbers, int(self._who), self._M))
+        if self._subset:
+            return np.asarray(_subsets(self._streams, numbers, int(self._who), self._M))  # type: ignore[arg-type]
         return np.asarray(_coins(self._streams, numbers, jnp.asarray(self._probabilities)))
 
     def factors(self, k: int, count: int) -> NDArray[np.float64]:
@@ -77,14 +83,61 @@ class Attendance:
         return present / np.where(total > 0, total, 1)[..., None]
 
 
-def _refuse(algorithm: Algorithm, problem: Problem) -> None:
+def _refuse(algorithm: Algorithm, problem: Problem, chosen: Participation) -> None:
+    if chosen.weights not in ("unbiased", "normalised"):
+        raise InputError(f"Participation's weights are 'unbiased' or 'normalised', got {chosen.weights!r}.")
     if not algorithm.works_with_some:
         raise InputError(
             f"{algorithm.name} needs every client in every round: with some absent its control variates or momentum would be "
-            "wrong, and it would stop short of the optimum. Use lsgd or pfedme with participation=, or leave it out."
+            "wrong, and it would stop short of the optimum. Use saga, lsgd or pfedme with participation=, or leave it out."
+        )
+    if algorithm.needs_unbiased and (callable(chosen.who) or chosen.weights == "normalised"):
+        raise InputError(
+            f"{algorithm.name} needs to know how probably each client takes part, and unbiased weights: give participation= a number "
+            "of clients, a probability or one per client."
         )
     if not problem.has_shared:
         raise InputError(f"participation= is about rounds, but {problem.objective.name} shares nothing and has none.")
+
+
+def probabilities(asked: Who | Participation, problem: Problem) -> NDArray[np.float64] | None:
+    """q_m of every client, None where a function of the round says who takes part.
+
+    >>> import numpy as np, twofold as tw
+    >>> from twofold.solver.participation import Participation, probabilities
+    >>> clients = tw.Clients.from_list([(np.eye(2), np.ones(2)), (3 * np.eye(2), np.ones(2))])
+    >>> problem = tw.Problem(tw.objectives.traditional(tw.losses.squared(l2=0.1)), clients)
+    >>> probabilities(1, problem).tolist()
+    [0.5, 0.5]
+    >>> few, many = probabilities(Participation(0.5, by="importance"), problem)
+    >>> bool(few < 0.5 < many), round(float(few + many), 6)
+    (True, 1.0)
+    """
+    chosen = asked if isinstance(asked, Participation) else Participation(asked)
+    if chosen.by not in ("uniform", "importance"):
+        raise InputError(f"Participation goes by 'uniform' or 'importance', got by={chosen.by!r}.")
+    if callable(chosen.who):
+        if chosen.by == "importance":
+            raise InputError("Participation by importance needs a number of clients or a probability, got a function.")
+        return None
+    found = _probabilities(chosen.who, problem.M)
+    return found if chosen.by == "uniform" else _important(found, problem)
+
+
+def _important(uniform: NDArray[np.float64], problem: Problem) -> NDArray[np.float64]:
+    """Probabilities of the same sum, larger for clients with a large p_m L_m."""
+    if np.any(uniform != uniform[0]):
+        raise InputError(
+            "Participation by importance chooses the probabilities itself: give one number, not one per client."
+        )
+    model, c = problem.objective.curvature(problem.clients), problem.constants()
+    if model is None:
+        raise InputError(
+            f"Participation by importance needs every client's smoothness, which {problem.objective.name} over this loss does not "
+            "have: give one probability per client, or take part uniformly."
+        )
+    each = of_each(model, problem.scale)
+    return importance(c.L_w, each.L_w, each.weights, float(np.sum(uniform)), c.mu)
 
 
 def _probabilities(who: Who, clients: int) -> NDArray[np.float64]:

@@ -63,7 +63,7 @@ class Run:
         self.problem, self.options, self.seeds, self.budget = problem, options, seeds, options.budget
         self.given, told = self._chosen(algorithm)
         check(self.given)
-        self.algorithm, note = complete(problem, self.given, options.constants)
+        self.algorithm, note = complete(problem, self.given, options.constants, options.participation)
         if note is not None:
             warn(note)
         self.notes = tuple(text for text in (told, note) if text is not None)

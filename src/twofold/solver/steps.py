@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import difflib
+from functools import partial
 
 import numpy as np
 
 from twofold import tree
 from twofold.algorithms import REGISTRY, Algorithm
 from twofold.algorithms.base import Facts
+from twofold.curvature.clients import of_each
 from twofold.errors import InputError, KindError
 from twofold.problem import Problem
+from twofold.solver.participation import Participation, Who, probabilities
 from twofold.theory.constants import Constants
+from twofold.theory.each import EachClient
 
-__all__ = ["complete", "make"]
+__all__ = ["complete", "facts_of", "make"]
 
 
 def make(algorithm: str | Algorithm) -> Algorithm:
@@ -30,7 +34,10 @@ def make(algorithm: str | Algorithm) -> Algorithm:
 
 
 def complete(
-    problem: Problem, algorithm: str | Algorithm, constants: Constants | None = None
+    problem: Problem,
+    algorithm: str | Algorithm,
+    constants: Constants | None = None,
+    participation: Who | Participation | None = None,
 ) -> tuple[Algorithm, str | None]:
     """The algorithm with every open field filled in from theory, and theory's note to the user."""
     algorithm = make(algorithm)
@@ -46,8 +53,23 @@ def complete(
         )
     if algorithm.is_complete():
         return algorithm, None
-    lam = objective.mixture_strength()
-    facts = Facts(
+    return algorithm.complete(facts_of(problem, constants, participation))
+
+
+def facts_of(
+    problem: Problem, constants: Constants | None = None, participation: Who | Participation | None = None
+) -> Facts:
+    """What theory knows of a problem, with constants of the user's own in place of its own, and who takes part.
+
+    >>> import numpy as np, twofold as tw
+    >>> from twofold.solver.steps import facts_of
+    >>> clients = tw.Clients.from_list([(np.eye(2), np.ones(2)), (3 * np.eye(2), np.ones(2))])
+    >>> problem = tw.Problem(tw.objectives.traditional(tw.losses.squared(l2=0.1)), clients)
+    >>> facts_of(problem, participation=0.5).participation.tolist()
+    [0.5, 0.5]
+    """
+    objective, lam = problem.objective, problem.objective.mixture_strength()
+    return Facts(
         constants=problem.constants() if constants is None else constants,
         rows=float(np.mean(problem.clients.counts)),
         M=problem.M,
@@ -56,6 +78,15 @@ def complete(
         loss=None if lam is None else objective.loss.constants(problem.clients),
         sizes=(tree.size(problem.abstract_start[0]), tree.size(problem.abstract_start[1])),
         convex=objective.convex,
-        coin=problem.best_coin if constants is None and algorithm.name == "acd" else None,
+        coin=None if constants is not None else lambda: problem.best_coin,
+        weights=np.asarray(problem.clients.weights, np.float64),
+        participation=None if participation is None else probabilities(participation, problem),
+        # Constants of the user's own leave no place for the problem's.
+        curvature=None if constants is not None else partial(_of_each, problem),
     )
-    return algorithm.complete(facts)
+
+
+def _of_each(problem: Problem) -> EachClient | None:
+    """The curvature of every client, where the objective has a model of it."""
+    model = problem.objective.curvature(problem.clients)
+    return None if model is None else of_each(model, problem.scale)

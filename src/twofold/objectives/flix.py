@@ -1,0 +1,125 @@
+"""FLIX: a shared model, blended with what everyone finds alone (Gasanov et al. 2021, the objective of Scafflix)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twofold import tree
+from twofold.clients import Clients
+from twofold.curvature import model
+from twofold.errors import InputError
+from twofold.losses import Linear, Rows
+from twofold.objectives.base import NOTHING, Loss, Objective
+from twofold.objectives.local import local
+from twofold.theory import constants
+from twofold.tree import Pytree, record
+
+__all__ = ["Flix", "flix"]
+
+
+@record
+class Flix(Objective):
+    """f_m(w) = f'_m(α_m w + (1−α_m) w*_m), with w*_m = argmin f'_m of client m alone; there is nothing private left to learn.
+
+    `Problem` finds the w*_m before anything runs, by the reference solver, unless they are given. They never leave a client: a
+    solver sees gradients in w.
+
+    >>> import jax.numpy as jnp
+    >>> import twofold as tw
+    >>> rows = tw.losses.Rows(x=jnp.eye(2), y=jnp.ones(2), weight=jnp.full(2, 0.5))
+    >>> objective = tw.objectives.flix(tw.losses.squared(), alpha=0.5, alone=jnp.ones((1, 2)))
+    >>> float(objective.value(jnp.zeros(2), (), rows, (0.5, jnp.ones(2))))
+    0.125
+    """
+
+    loss: Loss
+    alpha: float | NDArray[np.float64]
+    alone: Pytree | None = None
+    name = "flix"
+    equation = "f'(αw + (1−α)w*)"
+
+    def prepare(self, clients: Clients, minimise: Callable[[Objective], tuple[Pytree, Pytree]]) -> Flix:
+        """The same objective with everyone's w*_m."""
+        if self.alone is None:
+            return dataclasses.replace(self, alone=minimise(local(self.loss))[1])
+        wanted = jax.tree.map(lambda leaf: (len(clients), *np.shape(leaf)), self.loss.init(clients))
+        found = jax.tree.map(np.shape, self.alone)
+        if found != wanted:
+            raise InputError(f"alone must hold one model for each client, of shape {wanted}, got {found}.")
+        return self
+
+    def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
+        """Zero w, nothing private."""
+        return self.loss.init(clients), NOTHING
+
+    def own(self, clients: Clients) -> tuple[NDArray[np.float64], Pytree]:
+        """α_m and w*_m of each client."""
+        if self.alone is None:
+            raise InputError(
+                "FLIX needs everyone's own minimiser first: ask the objective of a Problem, or give alone=."
+            )
+        return self._alphas(clients), self.alone
+
+    def _alphas(self, clients: Clients) -> NDArray[np.float64]:
+        alpha = np.asarray(self.alpha, np.float64)
+        if alpha.ndim and alpha.shape != (len(clients),):
+            raise InputError(f"alpha has shape {alpha.shape}, but there are {len(clients)} clients: give one or each.")
+        return np.broadcast_to(alpha, (len(clients),))
+
+    def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
+        """The blend α_m w + (1−α_m) w*_m."""
+        alpha, alone = own
+        return tree.combine((alpha, w), (1 - alpha, alone))
+
+    def value(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> jax.Array:
+        """f'_m(blend)."""
+        return self.loss.value(self.personal(w, beta, rows, own), rows)
+
+    def constants(self, clients: Clients, scale: float) -> constants.Constants:
+        """min α²μ', max α²L', max α²𝓛': every curvature of f'_m is multiplied by α_m²."""
+        loss, factor = self.loss.constants(clients), self._alphas(clients) ** 2
+        scaled = constants.LossConstants(mu=loss.mu * factor, L=loss.L * factor, calL=loss.calL * factor, how=loss.how)
+        return constants.traditional(scaled)
+
+    def curvature(self, clients: Clients) -> model.BlockCurvature | None:
+        """f'_m at the blend, which is α_m w and a number that does not move."""
+        if not isinstance(self.loss, Linear):
+            return None
+        alpha = self._alphas(clients)
+        found = model.of_terms(self.loss, clients, [model.Loss(1, alpha, 0)])
+        return found if self.alone is None else found.shifted(self._offsets(alpha), float(self.loss.l2))
+
+    def _offsets(self, alpha: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(1−α_m)‖w*_m‖ of each client."""
+        squares = [
+            np.sum(np.asarray(leaf).reshape(len(alpha), -1) ** 2, axis=1) for leaf in jax.tree.leaves(self.alone)
+        ]
+        return (1 - alpha) * np.sqrt(np.sum(squares, axis=0))
+
+
+def flix(loss: Loss, alpha: ArrayLike, alone: Pytree | None = None) -> Flix:
+    """Blend a shared model with what everyone finds alone: f'(αw + (1−α)w*), w*_m = argmin f'_m (FLIX, Scafflix).
+
+    `alpha` is one number with 0 < α ≤ 1 (1 is traditional federated learning), or one per client. `alone` gives the w*_m, with a
+    leading client axis; else they are found first.
+
+    >>> import twofold as tw
+    >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
+    >>> problem = tw.Problem(
+    ...     tw.objectives.flix(tw.losses.logistic(l2=0.1), alpha=0.5), tw.Clients.from_list(made.clients)
+    ... )
+    >>> problem.objective.alone.shape, problem.constants().mu
+    ((3, 2), 0.025)
+    """
+    values = np.asarray(alpha, np.float64)
+    outside = ~((values > 0) & (values <= 1))
+    if values.ndim > 1 or outside.any():
+        bad = values.ravel()[outside.ravel()]
+        where = f" (client {int(np.flatnonzero(outside)[0])})" if values.ndim == 1 else ""
+        raise InputError(f"Every alpha must lie in (0, 1], got {bad[0] if bad.size else alpha}{where}.")
+    return Flix(loss, float(values) if values.ndim == 0 else values, alone)

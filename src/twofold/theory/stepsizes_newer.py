@@ -1,0 +1,261 @@
+"""Hyper-parameters of the newer methods: Scaffnew, Scafflix, AL2SGD+, FedProx, and SAGA over clients.
+
+As in `stepsizes`, each function returns a dict with one entry per hyper-parameter and an entry "note". Where a rate is proven,
+"kappa" says by how much the method's potential falls in an iteration, in expectation.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twofold.errors import InputError
+from twofold.theory.constants import Constants, LossConstants
+from twofold.theory.each import EachClient
+from twofold.theory.stepsizes import PSEUDO_CONDITION, Hyper, participation, usable_mu
+from twofold.theory.tight import Batch
+
+__all__ = ["al2sgd_plus", "fedprox", "importance", "inner_steps", "saga", "scafflix", "scaffnew"]
+
+Array = NDArray[np.float64]
+INNER_ERROR = 0.1
+"""What is left of a private block's distance to its own minimiser after the local steps of one SAGA participation."""
+
+
+# --- Scaffnew and Scafflix --------------------------------------------------------------------------------------------
+
+
+def scaffnew(c: Constants, each: EachClient, batch: Batch = None, p_w: float | None = None) -> Hyper:
+    """Scaffnew: η = 1/L, a round with probability p = √(ημ) = 1/√κ, L = max L_m, μ = min μ_m (Mishchenko et al. 2022).
+
+    Let everyone have a copy w_m of w. Then F is Σ p_m f_m(w_m, β_m) plus the indicator ψ of w_1 = … = w_M, and Scaffnew is
+    ProxSkip on it in the norm Σ p_m‖w_m‖² + ‖β_m‖², whose prox of ψ is the weighted mean of the w_m and leaves β alone. So the
+    theorem of ProxSkip holds word for word, with β too: Ψ = ‖x − x*‖² + (η²/p²) Σ p_m‖h_m − ∇_w f_m(x*)‖² contracts by 1 − κ,
+    κ = min{ημ, p²}, for any p and η ≤ 1/L. L_m and μ_m are those of `EachClient`.
+
+    On sampled rows E‖g − ∇f(x*)‖² ≤ 4𝓛D + 2σ² (as for `scd`), hence η = 1/(2𝓛) with 𝓛 = 𝓛^w + 𝓛^β, and
+    Ψ ends within 2η²σ²/κ. Where `each` has F's own μ for want of better (`each.common`), the step stays right, and only the
+    linear rate is not proven.
+
+    >>> from twofold.theory.each import common
+    >>> c = Constants(0.03, 1.0, 2.0, 9.0, 8.0)
+    >>> found = scaffnew(c, common(c, [0.5, 0.5]))
+    >>> found["eta"] == 1 / 3, round(found["p_w"], 12), round(found["kappa"], 12)
+    (True, 0.1, 0.01)
+    """
+    L = float(np.max(each.L)) if batch is None else 2 * (c.calL_w + c.calL_beta)
+    if not L > 0:
+        raise InputError("Scaffnew needs a function that is not flat: L^w and L^β are both 0; give eta.")
+    mu, note = _client_mu(each, L)
+    return _round(mu / L, p_w) | {"eta": 1 / L, "note": note}
+
+
+def scafflix(c: Constants, each: EachClient, batch: Batch = None, p_w: float | None = None) -> Hyper:
+    """Scafflix: every client's own step η_m = 1/L_m, a round with probability √(min η_m μ_m) (Yi, Condat, Richtárik 2023).
+
+    It is `scaffnew` in the norm Σ (1/η_m)(p_m‖w_m‖² + ‖β_m‖²), in which F is 1-smooth and (min η_m μ_m)-strongly convex; the
+    prox of ψ is the mean with weights p_m/η_m. So the condition number is the largest of a client, not max L_m/min μ_m. "mass"
+    is Σ p_m/η_m. On sampled rows all clients have the step of `scaffnew`.
+
+    >>> from twofold.theory.each import common
+    >>> c = Constants(0.03, 1.0, 2.0, 9.0, 8.0)
+    >>> each = common(c, [0.5, 0.5])._replace(L=np.array([3.0, 1.0]), mu=np.array([0.03, 0.01]))
+    >>> found = scafflix(c, each)
+    >>> found["steps"].tolist() == [1 / 3, 1.0], round(found["kappa"], 12), found["mass"]
+    (True, 0.01, 2.0)
+    """
+    L = each.L if batch is None else np.full(len(each.weights), 2 * (c.calL_w + c.calL_beta))
+    if not np.all(L > 0):
+        raise InputError(
+            f"Scafflix needs a function of every client that is not flat, got L_m = {L.tolist()}; give steps."
+        )
+    mu, note = each.mu, None
+    if not np.all(mu > 0):
+        pseudo, note = _client_mu(each, float(np.max(L)))
+        mu = np.maximum(mu, pseudo)
+    return _round(float(np.min(mu / L)), p_w) | {"steps": 1 / L, "mass": float(each.weights @ L), "note": note}
+
+
+def _client_mu(each: EachClient, L: float) -> tuple[float, str | None]:
+    """The smallest μ_m, or one to set p by, with a note, if some client's f_m is not strongly convex."""
+    mu = float(np.min(each.mu))
+    if mu > 0:
+        return mu, None
+    mu = PSEUDO_CONDITION * L
+    note = (
+        f"Client {int(np.argmin(each.mu))}'s own function is not known to be strongly convex, so rounds come as for a condition "
+        f"number of {1 / PSEUDO_CONDITION:.0f}; add a ridge (l2 > 0), or give p_w, for a guaranteed rate."
+    )
+    return mu, note
+
+
+def _round(inverse_condition: float, p_w: float | None) -> Hyper:
+    """p = 1/√κ, or the user's, and the contraction that belongs to it."""
+    p = min(math.sqrt(inverse_condition), 1.0) if p_w is None else float(p_w)
+    if not 0 < p <= 1:
+        raise InputError(f"p_w, the probability of a round, must lie in (0, 1], got {p_w=}.")
+    return {"p_w": p, "kappa": min(inverse_condition, p * p)}
+
+
+# --- AL2SGD+ ----------------------------------------------------------------------------------------------------------
+
+
+def al2sgd_plus(
+    loss: LossConstants,
+    weights: ArrayLike,
+    lam: float,
+    n: float,
+    p_w: float | None = None,
+    rho: float | None = None,
+    *,
+    optimal: Literal["rounds", "gradients"] = "rounds",
+    eta: float | None = None,
+) -> Hyper:
+    """AL2SGD+: L-Katyusha on f + ψ, f = Σ p_m f'_m(β_m), ψ = (λ/2)Σ p_m‖β_m − mean‖² (Hanzely, Hanzely, Horváth, Richtárik 2020).
+
+    With probability p the estimator is that of ψ, else of f on sampled rows. As for `l2sgd_plus`, its expected smoothness is
+    𝓛 = max{𝓛_f/(1−p), 𝓛_ψ/p} with 𝓛_f = max p_m𝓛'_m, 𝓛_ψ = λ max p_m, and F is 𝓛-smooth. So the proof in
+    `rates.asvrcd_contraction` holds as it stands, with μ = min p_m μ'_m and
+    η = 1/(4𝓛), θ₂ = ½, θ₁ = min{½, √(ημ max{½, θ₂/ρ})}, γ = 1/max{2μ, 4θ₁/η}, ν = 1 − γμ.
+
+    Default: p = 𝓛_ψ/(𝓛_f + 𝓛_ψ), and ρ = p(1−p) for few rounds, or 1/n (`optimal="gradients"`) for few row gradients. With the
+    first there are O(√(λ/μ')·log 1/ε) rounds for λ ≤ 𝓛', the order of the lower bound.
+
+    >>> found = al2sgd_plus(LossConstants(0.1, 1.0, 3.0), [0.5, 0.5], lam=1.0, n=10)
+    >>> found["p_w"], found["eta"], found["rho"]
+    (0.25, 0.125, 0.1875)
+    """
+    p_m = np.asarray(weights, np.float64)
+    of_loss, of_pull = float(np.max(p_m * loss.calL)), lam * float(np.max(p_m))
+    if not (of_loss > 0 and of_pull > 0):
+        raise InputError(f"AL2SGD+ needs a loss that is not flat and λ > 0, got 𝓛' = {loss.calL_max} and {lam=}.")
+    p = of_pull / (of_loss + of_pull) if p_w is None else float(p_w)
+    if not 0 < p < 1:
+        raise InputError(f"p_w must lie strictly between 0 and 1, got {p_w=}: else one of f and ψ would never move.")
+    if optimal not in ("rounds", "gradients"):
+        raise InputError(f'optimal must be "rounds" or "gradients", got {optimal=}.')
+    refresh = float(rho) if rho is not None else p * (1 - p) if optimal == "rounds" else 1 / n
+    if not 0 < refresh <= 1:
+        raise InputError(f"rho is a probability > 0, got {rho=}.")
+    smoothness = max(of_loss / (1 - p), of_pull / p)
+    mu = float(np.min(p_m * loss.mu))
+    mu, note = usable_mu(Constants(mu, smoothness, smoothness, smoothness, smoothness), smoothness)
+    step, theta2 = 1 / (4 * smoothness) if eta is None else float(eta), 0.5
+    theta1 = min(0.5, math.sqrt(step * mu * max(0.5, theta2 / refresh)))
+    gamma = 1 / max(2 * mu, 4 * theta1 / step)
+    found = {"p_w": p, "rho": refresh, "eta": step, "theta1": theta1, "theta2": theta2, "gamma": gamma}
+    return {**found, "nu": 1 - gamma * mu, "lam": lam, "mu": mu, "note": note}
+
+
+# --- FedProx ----------------------------------------------------------------------------------------------------------
+
+
+def fedprox(c: Constants, each: EachClient, batch: Batch = None, prox: float | None = None) -> Hyper:
+    """FedProx: ρ = 6L^w, and the local steps η = 1/(L + ρ), halved on sampled rows (Li et al. 2020, Corollary 7).
+
+    The corollary takes ρ ≈ 6LB² for B-dissimilar clients, B ≥ 1; B is not known beforehand, and ρ is that of B = 1. L is the
+    largest smoothness of a client in both blocks, of a single row if rows are sampled: f_m + (ρ/2)‖w − w^t‖² is (L + ρ)-smooth.
+
+    >>> from twofold.theory.each import common
+    >>> c = Constants(0.03, 1.0, 1.0, 9.0, 8.0)
+    >>> found = fedprox(c, common(c, [0.5, 0.5]))
+    >>> found["prox"], found["eta"]
+    (6.0, 0.125)
+    """
+    rho = 6 * float(np.max(each.L_w)) if prox is None else float(prox)
+    if not 0 <= rho < math.inf:
+        raise InputError(f"prox must be a finite number ≥ 0, got {prox=}.")
+    L = float(np.max(each.L)) if batch is None else c.calL_w + c.calL_beta
+    if not L + rho > 0:
+        raise InputError("FedProx has no finite step size here: L^w and L^β are both 0; give eta.")
+    return {"prox": rho, "eta": 1 / ((1 if batch is None else 2) * (L + rho)), "note": None}
+
+
+# --- SAGA over clients ------------------------------------------------------------------------------------------------
+
+
+def saga(c: Constants, each: EachClient, q: ArrayLike, inner: int | None = None) -> Hyper:
+    """SAGA over clients: η = 1/(L_F + 6C), C = max p_m L_m(1−q_m)/q_m; κ = min{ημ, min q_m/2} (`stepsizes.participation`).
+
+    The functions are those with β eliminated, φ_m(w) = min_β f_m(w, β): their smoothness is at most L_m = L^w_m, and the strong
+    convexity of Σ p_m φ_m is at least μ. A participant gets its β_m by `inner_steps` accelerated steps; the rate is
+    proven for exact elimination, and for problems without β.
+
+    With unequal q_m a participant moves its memory by only a_m = min q/q_m of the way to the new gradient. Then Σ p_m h_m moves by
+    min q times the mean message, so that one message is enough, and the proof holds with min q in place of every q_m in
+    E[s_m⁺] (‖·‖² is convex), hence with the same η and κ. Equal q < 1 count M/(M−1) times, which also covers a fixed number of
+    clients drawn without replacement: their covariance is −q(1−q)/(M−1).
+
+    >>> from twofold.theory.each import common
+    >>> c = Constants(0.01, 1.0, 0.0, 9.0, 0.0)
+    >>> saga(c, common(c, [0.5, 0.5]), 1.0)["eta"], saga(c, common(c, [0.5, 0.5]), 0.5)["eta"]
+    (1.0, 0.14285714285714285)
+    """
+    chance, M = np.asarray(q, np.float64), len(each.weights)
+    uniform = chance.ndim == 0 or bool(np.all(chance == chance.flat[0]))
+    drawn = M / (M - 1) if uniform and M > 1 else 1.0
+    if np.any(each.L_w > 0):
+        found = participation(c.L_w, drawn * each.L_w, each.weights, chance, c.mu)
+    else:  # nothing is shared: a round is everyone's own local steps
+        found = {"eta": 1.0, "kappa": 1 - INNER_ERROR**2, "note": None}
+    local = {"L_beta": float(np.max(each.L_beta)), "momentum": _nesterov(each)}
+    return {**found, **local, "q": float(chance.flat[0]) if uniform else chance, "inner": inner or inner_steps(each)}
+
+
+def inner_steps(each: EachClient, error: float = INNER_ERROR) -> int:
+    """How many accelerated steps leave at most `error` of the distance of any β_m to its minimiser.
+
+    After T steps ‖β_T − β*‖² ≤ (κ+1)(1 − 1/√κ)^T ‖β_0 − β*‖², κ the largest condition number in β of a client.
+
+    >>> from twofold.theory.each import common
+    >>> inner_steps(common(Constants(0.01, 1.0, 0.04, 9.0, 8.0), [0.5, 0.5]))
+    12
+    """
+    if not np.any(each.L_beta > 0):
+        return 0
+    condition = _condition(each)
+    return max(math.ceil(math.sqrt(condition) * math.log((condition + 1) / error**2)), 1)
+
+
+def _condition(each: EachClient) -> float:
+    """max L^β_m/min μ^β_m, at most 1/PSEUDO_CONDITION where a client's f_m may be flat in β."""
+    top = float(np.max(each.L_beta))
+    return top / max(float(np.min(each.mu_beta)), PSEUDO_CONDITION * top)
+
+
+def _nesterov(each: EachClient) -> float:
+    """(√κ − 1)/(√κ + 1)."""
+    if not np.any(each.L_beta > 0):
+        return 0.0
+    root = math.sqrt(_condition(each))
+    return (root - 1) / (root + 1)
+
+
+def importance(L: float, client_L: ArrayLike, weights: ArrayLike, expected: float, mu: float = 0.0) -> Array:
+    """The probabilities q_m with Σ q_m = `expected` that make κ of `saga` largest: q_m = max{p_m L_m/(p_m L_m + C), 2ημ}.
+
+    The first equals out p_m L_m(1−q_m)/q_m = C, so that C is smallest. The second keeps min q/2 ≥ ημ, η = 1/(L_F + 6C), so that
+    no memory is the slowest part. Σ q_m falls in C, which is found by bisection.
+
+    >>> importance(1.0, [1.0, 1.0, 4.0], [1 / 3, 1 / 3, 1 / 3], expected=1.5).round(3).tolist()
+    [0.376, 0.376, 0.749]
+    """
+    share = np.asarray(weights, np.float64) * np.asarray(client_L, np.float64)
+    if not 0 < expected <= len(share):
+        raise InputError(f"Between 0 and {len(share)} clients can take part, got {expected=}.")
+    if not np.all(share > 0):
+        raise InputError("Importance needs a positive smoothness of every client; take part uniformly instead.")
+
+    def chances(C: float) -> Array:
+        return np.clip(np.maximum(share / (share + C), 2 * mu / (L + 6 * C)), 0.0, 1.0)
+
+    low, high = 0.0, float(np.sum(share)) + L
+    while np.sum(chances(high)) > expected:
+        high *= 2
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if np.sum(chances(middle)) > expected else (low, middle)
+    return chances(high)
