@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from twofold import randomness
-from twofold.algorithms.base import Algorithm, Footprint, check, trace
+from twofold.algorithms.base import Algorithm, Footprint, Plan, check, trace
 from twofold.errors import ContractError
 from twofold.oracle import Member, Program
 from twofold.problem import Problem
@@ -84,15 +84,8 @@ class Schedule:
     def _look(self, k: int, count: int, rows: np.ndarray, seeds: slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
         """Which parts are sent (seeds, count, parts), and the gradients evaluated (seeds, count, 2, rows)."""
         numbers = jnp.int32(k) + jnp.arange(count, dtype=jnp.int32)
-        try:
-            sent, evaluated = _look(
-                self.algorithm, self._common[seeds], numbers, jnp.asarray(rows, jnp.result_type(float))
-            )
-        except jax.errors.ConcretizationTypeError as error:
-            name = type(self.algorithm).__name__
-            raise ContractError(
-                f"{name}: plan, sends and evaluations must be functions that JAX can trace; use jnp.where in place of if. ({error})"
-            ) from None
+        plans = _plans(self.algorithm, self._common[seeds], numbers)
+        sent, evaluated = _look(self.algorithm, plans, jnp.asarray(rows, jnp.result_type(float)))
         return np.asarray(sent), np.asarray(evaluated, np.float64)
 
     def sent(self, row: int, k: int, count: int) -> np.ndarray:
@@ -122,14 +115,19 @@ class Schedule:
 
 
 @jax.jit
-def _look(algorithm: Algorithm, common: jax.Array, k: jax.Array, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
-    def of_iteration(stream: jax.Array, k: jax.Array) -> tuple[jax.Array, jax.Array]:
-        plan = algorithm.plan(stream, k)
+def _plans(algorithm: Algorithm, common: jax.Array, k: jax.Array) -> Plan:
+    """Every plan, (seeds, iterations). On its own: fused with what follows, its hash takes XLA minutes to compile."""
+    return jax.vmap(jax.vmap(algorithm.plan, (None, 0)), (0, None))(common, k)
+
+
+@jax.jit
+def _look(algorithm: Algorithm, plans: Plan, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def of_plan(plan: Plan) -> tuple[jax.Array, jax.Array]:
         found = algorithm.evaluations(plan, rows)
         evaluated = [jnp.broadcast_to(jnp.asarray(each, rows.dtype), rows.shape) for each in found]
         return jnp.stack([jnp.asarray(flag) for flag in algorithm.sends(plan)]), jnp.stack(evaluated)
 
-    return jax.vmap(jax.vmap(of_iteration, (None, 0)), (0, None))(common, k)
+    return jax.vmap(jax.vmap(of_plan))(plans)
 
 
 def footprint(algorithm: Algorithm, problem: Problem) -> Footprint:
