@@ -33,7 +33,7 @@ def test_ascd_ends_where_the_published_runs_do(sigma):
     """
     data = synthetic.mixture(sigma)
     clients, loss = tw.Clients.from_list(data.clients), tw.losses.logistic()
-    problem = tw.Problem(tw.objectives.mixture(loss, data.lam), clients)
+    problem = tw.Problem(tw.objectives.mixture(loss, data.lam), clients, sampling="uniform")
     constants = published_constants(data)
     runs = tw.solve(problem, "ascd", rounds=1000, every=1000, seeds=SEEDS, constants=constants)
     assert {run.status for run in runs} == {"budget"} and {run.ledger.rounds for run in runs} == {1000}

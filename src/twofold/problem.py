@@ -160,7 +160,7 @@ class Problem:
     def _choose_sampling(self, asked: str) -> Sampling:
         if asked not in ("auto", *get_args(Sampling)):
             raise InputError(f"sampling is 'auto' or one of {', '.join(get_args(Sampling))}, got {asked!r}.")
-        known = isinstance(self.objective.loss, Linear) and self.objective.convex
+        known = isinstance(getattr(self.objective, "loss", None), Linear) and self.objective.convex
         if asked == "importance" and not known:
             raise InputError("sampling='importance' needs the smoothness of every row, which only linear losses know.")
         return "importance" if asked == "importance" or (asked == "auto" and known) else "uniform"
@@ -444,7 +444,7 @@ class Problem:
         client = 0.0 if model.shared is None else self.scale**2 * most * float(
             np.max(model.high * model.data.ww * model.tops[0] + model.fixed.ww)
         )  # fmt: skip
-        names = ("mu", "L_w", "L_beta", "calL_w", "calL_beta")
+        names = ("mu", "L_w", "L_beta", "calL_w", "calL_beta", "noise_w", "noise_beta", "L_client")
         why = dict.fromkeys(names, "from everyone's second moments") | {"mu": found.why}
         return Constants(
             found.mu, found.L_w, found.L_beta, found.calL_w, found.calL_beta, how=dict.fromkeys(names, "certified"), why=why,

@@ -75,10 +75,9 @@ def test_dict_features():
         ridge = L2 / 2 * (w @ w + beta[m] @ beta[m])
         assert_allclose(problem.values(w, beta)[m], np.mean(plain.link("logistic", s, c.y)) + ridge, rtol=1e-14)
     plain.assert_gradient(problem)
-    constants = problem.constants()
-    assert constants.L_w == pytest.approx(
-        max(np.linalg.norm(c.x["public"], 2) ** 2 / len(c.y) / 4 + L2 for c in clients) / 2
-    )
+    each = [c.x["public"].T @ c.x["public"] / len(c.y) / 4 + L2 * np.eye(3) for c in clients]
+    assert problem.constants(rule="paper").L_w == pytest.approx(max(np.linalg.norm(h, 2) for h in each) / 2)
+    assert problem.constants().L_w == pytest.approx(np.linalg.norm(np.mean(each, axis=0), 2) / 2)  # of F itself
     assert problem.optimum().gradient_norm < 1e-14
 
 

@@ -43,7 +43,7 @@ def test_its_optimum_is_the_limit_of_the_relaxed_ones():
 @pytest.mark.parametrize("name", ["adaptive", "adaptive with one alpha"])
 def test_the_adaptive_optimum_does_not_depend_on_the_relaxation(name):
     """β makes up for any w, so w is free to minimise its own term, however small its weight."""
-    for Lambda in (0.5, 1e6):
+    for Lambda in (0.5, 1e4):
         assert distance(name, Lambda) < 1e-12
 
 

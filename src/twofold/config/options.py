@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
+from numpy.typing import ArrayLike
 from pydantic import AfterValidator, Field
 
 from twofold.config.glossary import MEANINGS
@@ -115,7 +116,7 @@ def _without_text(annotation: Annotation) -> tuple[Annotation, str | None]:
 
 def _readable(annotation: Annotation) -> Annotation | None:
     """The part of a type that a TOML file can express, or None: numbers, texts, booleans, paths, and lists of them."""
-    if annotation is Any:
+    if annotation is Any or annotation == ArrayLike:
         return float | list[float]
     if annotation is Path:
         return FilePath
