@@ -139,13 +139,14 @@ class Run:
         """Say beforehand that rounds hardly ever come, where a run waits for them."""
         if not self.by_rounds or self.budget.iterations is not None:
             return
-        looked, rounds = 0, 0.0
+        looked, first, rounds = 0, 0.0, 0.0
         while looked < LOOK and rounds == 0:
             looked = LOOK if looked else CAPACITY
             totals = self.schedule.ahead(0, looked).rounds
-            rounds = float((totals[:, -1] - totals[:, 1]).min())  # the first iteration often sends, and says nothing of others
-        wanted = max((self.budget.rounds or 2) - float(totals[:, 1].min()), 0)
-        if wanted == 0:
+            # Apart from the first iteration, which often sends and says nothing about the others.
+            first, rounds = float(totals[:, 1].min()), float((totals[:, -1] - totals[:, 1]).min())
+        wanted = (self.budget.rounds or 2) - first
+        if wanted <= 0:
             return
         expected = math.inf if rounds == 0 else wanted * looked / rounds
         if expected <= max(RARE * wanted, CAPACITY):
