@@ -183,7 +183,7 @@ def evaluate(
 def _evaluate(
     functions: tuple[Metric, ...], block: int, program: Program, snapshots: Any, index: jax.Array, blocks: Any
 ) -> tuple[jax.Array, ...]:
-    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), snapshots)
+    flat = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:]), snapshots)
 
     def some(i: Any, out: tuple) -> tuple:
         chosen = jax.lax.dynamic_slice(index, (i * block,), (block,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
+from inspect import isfunction
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
@@ -112,6 +113,7 @@ class Problem:
     ) -> None:
         if not isinstance(objective, Objective):
             raise KindError(_what_objective(objective))
+        _check_loss(getattr(objective, "loss", None))
         if not isinstance(clients, Clients):
             raise KindError(f"Problem needs Clients (see Clients.from_list), got {type(clients).__name__}.")
         self.feature_dtype: FeatureDtype | None = _feature_dtype(feature_dtype, rows)
@@ -495,10 +497,19 @@ def _what_objective(found: object) -> str:
     """A sentence for something that is no objective."""
     name = getattr(found, "__name__", type(found).__name__)
     if callable(found) and hasattr(found, "__module__") and str(found.__module__).startswith("twofold.objectives"):
-        return f"Problem needs an objective, but got the function {name}: call it, as in {name}(loss, ...)."
+        kind = "class" if isinstance(found, type) else "function"
+        return f"Problem needs an objective, but got the {kind} {name}: call it, as in {name.lower()}(loss, ...)."
     if hasattr(found, "value") and str(type(found).__module__).startswith("twofold.losses"):
-        return f"Problem needs an objective, but got a loss: say what is shared, as in tw.objectives.mixture({name.lower()}, lam=0.1)."
+        return "Problem needs an objective, but got a loss: say what is shared, as in tw.objectives.mixture(loss, lam=0.1)."
     return f"Problem needs an objective of twofold.objectives, got {name}."
+
+
+def _check_loss(loss: object) -> None:
+    """Refuse a loss that was not called."""
+    if isinstance(loss, type) or isfunction(loss):
+        raise KindError(
+            f"The objective's loss is {loss.__name__} itself: call it, as in tw.losses.{loss.__name__}(...), before you hand it over."
+        )
 
 
 def _feature_dtype(feature_dtype: str | None, rows: str | None) -> FeatureDtype | None:
@@ -515,6 +526,12 @@ def _scale(rescale: bool | float, clients: int) -> float:
         return clients**-0.5 if rescale else 1.0
     if not isinstance(rescale, int | float) or not 0 < rescale < float("inf"):
         raise InputError(f"rescale must be True, False or a positive number, got {rescale!r}.")
+    limits = jnp.finfo(jnp.result_type(float))
+    if not float(limits.tiny) ** 0.5 <= rescale <= float(limits.max) ** 0.5:
+        raise InputError(
+            f"rescale={rescale:g} is out of range: curvature in w is multiplied with its square, which {limits.dtype} cannot "
+            "hold. Leave it at True, which is M^(-1/2)."
+        )
     return float(rescale)
 
 

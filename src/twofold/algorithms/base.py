@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from twofold import tree
 from twofold.algorithms.oracle import GradientOracle
-from twofold.errors import ContractError
+from twofold.errors import ContractError, InputError
 from twofold.randomness import Key
 from twofold.theory.constants import Constants, LossConstants
 from twofold.theory.each import EachClient, common
@@ -206,6 +206,23 @@ def check(algorithm: Algorithm) -> None:
         raise ContractError(f"{kind} is not a frozen record: write @tree.record above the class.")
     if not isinstance(getattr(algorithm, "name", None), str):
         raise ContractError(f'{kind} has no name: write name = "..." in the class.')
+    for name, value in vars(algorithm).items():
+        if value is not None and not callable(value) and not isinstance(value, jax.core.Tracer):
+            _check_field(kind, name, value)
+
+
+def _check_field(kind: str, name: str, value: object) -> None:
+    """Refuse a step size, a probability or a batch that cannot be one."""
+    numbers = np.asarray(value)
+    real = numbers.dtype.kind in "iuf" and bool(np.all(np.isfinite(numbers) & (numbers >= 0)))
+    if name in ("eta", "inner_eta") and not real:
+        raise InputError(f"{kind} needs a step size that is a finite number ≥ 0, got {name}={value!r}.")
+    if name in ("p_w", "rho", "rho_w", "rho_beta") and not (real and bool(np.all(numbers <= 1))):
+        raise InputError(f"{kind}: {name} is a probability, a number from 0 to 1, got {name}={value!r}.")
+    if name == "batch" and not (isinstance(value, int | np.integer) and value >= 1):
+        raise InputError(
+            f"{kind} needs a batch that is a whole number ≥ 1, or None for all rows, got {name}={value!r}."
+        )
 
 
 def trace(

@@ -197,7 +197,7 @@ def in_turns(work: Callable, turns: tuple[int, ...], *everyone: tuple | None) ->
     def of_bucket(count: int, bucket: tuple) -> tuple[Pytree, Message]:
         cut = jax.tree.map(lambda leaf: leaf.reshape(count, leaf.shape[0] // count, *leaf.shape[1:]), bucket)
         (moved,), means = jax.lax.map(lambda part: work(*(None if x is None else (x,) for x in part)), cut)
-        whole = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), moved)
+        whole = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:]), moved)
         return whole, jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), means)
 
     buckets = zip(*((None,) * len(turns) if x is None else x for x in everyone), strict=True)

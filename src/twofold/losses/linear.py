@@ -114,6 +114,7 @@ class Linear:
                 "use losses.custom for other features."
             )
         self.check_targets(clients)
+        check_magnitude(clients)
 
     def check_targets(self, clients: Clients) -> None:
         """Refuse labels or targets that this loss has no meaning for, whatever the features are."""
@@ -175,6 +176,23 @@ class ByClass:
         score = weight @ rows.x.T
         score = score + params["bias"][:, None] if self.loss.intercept else score
         return rows.mean(self.loss.link.loss(score, rows.y, axis=0)) + self.loss.ridge(params)
+
+
+def check_magnitude(clients: Clients) -> None:
+    """Refuse features whose squares, and so all curvature, are infinite in the run's precision; name the client."""
+    x, dtype = clients.x, jnp.result_type(float)
+    if not x.size or not np.issubdtype(x.dtype, np.floating):
+        return
+    largest = float(max(np.max(x), -np.min(x)))
+    if largest <= float(np.sqrt(float(jnp.finfo(dtype).max) / x.size)):
+        return
+    row = int(np.argmax(np.max(np.abs(x), axis=1)))
+    client = clients.names[int(np.searchsorted(clients.offsets, row, side="right")) - 1]
+    wider = ", or compute in float64 (jax.config.update('jax_enable_x64', True))" if dtype == jnp.float32 else ""
+    raise InputError(
+        f"Client {client!r} has a feature of size {largest:.3g}, whose square overflows in {dtype}: scale the features, for "
+        f"example with twofold.data.normalise.standardise{wider}."
+    )
 
 
 def _spectra(clients: Clients, columns: Any, intercept: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

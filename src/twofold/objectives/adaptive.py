@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 import jax
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from twofold import tree
 from twofold.clients import Clients
@@ -80,7 +81,9 @@ def _second_stage(objective: Objective, clients: Clients) -> constants.Constants
     return constants.local(scaled, weights=clients.weights)
 
 
-def adaptive(loss: Loss, alpha: ArrayLike, Lambda: float = 1.0) -> Adaptive | TwoStage:
+def adaptive(
+    loss: Loss, alpha: float | Sequence[float] | NDArray[np.floating], Lambda: float = 1.0
+) -> Adaptive | TwoStage:
     """Predict with a blend of both models: Λf'(w) + f'((1−α)β + αw) (APFL2).
 
     `alpha` is one number strictly between 0 and 1, or one per client. Λ = ∞ trains w first and then β alone.

@@ -141,6 +141,8 @@ def _features(
             columns = np.asarray(kind[block], np.int64)
         elif mine:
             columns = np.arange(int(clients.x.shape[1]), dtype=np.int64)
+    if not columns.size and not intercept:
+        return None  # an empty block has no curvature to know
     return model.Features(clients.x, columns, intercept)
 
 

@@ -15,6 +15,7 @@ from twofold.errors import InputError, KindError
 from twofold.problem import Problem
 from twofold.result import Result, Results
 from twofold.solver.budget import Budget
+from twofold.solver.names import refuse_arguments
 from twofold.solver.options import Callback, Metrics, Options, TheoryWarning
 from twofold.solver.participation import Participation, Who
 from twofold.solver.run import Run
@@ -111,6 +112,7 @@ def solve(
     checkpoint_every: int | None = None,
     callbacks: Sequence[Callback] = (),
     cost: Cost | Preset = "cross-silo",
+    **unknown: object,  # hidden by the overloads: here only to say what to write instead
 ) -> Result | Results:
     """Minimise the problem: `solve(problem)` chooses the method and knows when to stop.
 
@@ -147,6 +149,7 @@ def solve(
     >>> result.status, result.beta.shape
     ('converged', (4, 3))
     """
+    refuse_arguments(solve, algorithm, unknown)
     if not isinstance(problem, Problem):
         raise KindError(f"solve needs a Problem (tw.Problem(objective, clients)), got {type(problem).__name__}.")
     all_seeds = _seeds(seed, seeds)

@@ -139,21 +139,25 @@ class Run:
         """Say beforehand that rounds hardly ever come, where a run waits for them."""
         if not self.by_rounds or self.budget.iterations is not None:
             return
-        looked, rounds = 0, 0.0
+        looked, first, rounds = 0, 0.0, 0.0
         while looked < LOOK and rounds == 0:
             looked = LOOK if looked else CAPACITY
-            rounds = float(self.schedule.ahead(0, looked).rounds[:, -1].min())
-        wanted = self.budget.rounds or 1
+            totals = self.schedule.ahead(0, looked).rounds
+            # Apart from the first iteration, which often sends and says nothing about the others.
+            first, rounds = float(totals[:, 1].min()), float((totals[:, -1] - totals[:, 1]).min())
+        wanted = (self.budget.rounds or 2) - first
+        if wanted <= 0:
+            return
         expected = math.inf if rounds == 0 else wanted * looked / rounds
         if expected <= max(RARE * wanted, CAPACITY):
             return
         p_w = getattr(self.algorithm, "p_w", None)
         because = "" if p_w is None else f" (w is drawn with p_w = {float(p_w):.3g})"
-        how_many = f"{expected:,.0f}" if math.isfinite(expected) else f"far more than {LOOK:,}"
+        how_many = f"about {expected:,.0f}" if math.isfinite(expected) else f"far more than {LOOK:,}"
         text = (
-            f"A round of communication hardly ever comes with {self.algorithm.name} here{because}: {wanted:,} of them would take "
-            f"about {how_many} iterations. The two blocks have very different curvature: scale the features, choose a larger λ or "
-            f"give p_w (as in {type(self.algorithm).__name__}(p_w=0.5)); or say how many iterations= you want."
+            f"A round of communication hardly ever comes with {self.algorithm.name} here{because}: {self.budget.rounds or 1:,} of "
+            f"them would take {how_many} iterations. The two blocks have very different curvature: scale the features, choose a "
+            f"larger λ, or set p_w yourself, as in {type(self.algorithm).__name__}(p_w=0.5). Or say how many iterations= you want."
         )
         if expected > MOST_ITERATIONS:
             raise InputError(text)

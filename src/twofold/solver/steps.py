@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from functools import partial
 
 import numpy as np
@@ -13,6 +12,7 @@ from twofold.algorithms.base import Facts
 from twofold.curvature.clients import of_each
 from twofold.errors import InputError, KindError
 from twofold.problem import Problem
+from twofold.solver.names import unknown_algorithm
 from twofold.solver.participation import Participation, Who, probabilities
 from twofold.theory.constants import Constants
 from twofold.theory.each import EachClient
@@ -27,9 +27,7 @@ def make(algorithm: str | Algorithm) -> Algorithm:
     if isinstance(algorithm, type):
         raise KindError(f"Give an algorithm, not its class: {algorithm.__name__}().")
     if algorithm not in REGISTRY:
-        near = difflib.get_close_matches(str(algorithm), REGISTRY, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise InputError(f"Unknown algorithm {algorithm!r}; there are {', '.join(REGISTRY)}.{hint}")
+        raise unknown_algorithm(algorithm)
     return REGISTRY[algorithm]()
 
 

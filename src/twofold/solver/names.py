@@ -1,0 +1,73 @@
+"""Sentences for names that `solve` does not know: what to write instead."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+
+from twofold.algorithms import REGISTRY
+from twofold.errors import InputError, KindError
+
+__all__ = ["refuse_arguments", "unknown_algorithm"]
+
+ELSEWHERE: dict[str, str] = {
+    "fedavg": "FedAvg is lsgd on one shared model: Problem(objectives.traditional(loss), clients) and algorithms.LSGD(tau=...)",
+    "fedsgd": "FedSGD is lsgd with one local step: Problem(objectives.traditional(loss), clients) and algorithms.LSGD(tau=1)",
+    "fedper": "FedPer is a model of which some weights are shared: objectives.weight_sharing(loss, split), with any algorithm",
+    "lg-fedavg": "LG-FedAvg is a model of which some weights are shared: objectives.weight_sharing(loss, split)",
+    "ditto": "Ditto is an objective: objectives.multitask(loss, lam=..., Lambda=float('inf')), with any algorithm",
+    "apfl": "APFL is an objective: objectives.adaptive(loss, alpha=...), with any algorithm",
+    "per-fedavg": "Per-FedAvg is an objective: objectives.maml(loss, alpha=...), with lsgd",
+    "maml": "MAML is an objective: objectives.maml(loss, alpha=...), with any algorithm",
+    "sgd": "SGD on the clients is lsgd; with sampled gradients in turns of w and β it is scd",
+}
+"""Names of the field that stand for an objective, or for an objective and an algorithm."""
+
+
+def unknown_algorithm(name: object) -> InputError:
+    """The error for a name that no algorithm has.
+
+    >>> print(unknown_algorithm("Ditto"))
+    Unknown algorithm 'Ditto': Ditto is an objective: objectives.multitask(loss, lam=..., Lambda=float('inf')), with any algorithm.
+    """
+    plain = str(name).lower().replace("_", "-")
+    where = ELSEWHERE.get(plain, ELSEWHERE.get(plain.replace("-", "")))
+    if where is not None:
+        return InputError(f"Unknown algorithm {name!r}: {where}.")
+    near = difflib.get_close_matches(str(name).lower(), REGISTRY, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return InputError(f"Unknown algorithm {name!r}; there are {', '.join(REGISTRY)}.{hint}")
+
+
+def refuse_arguments(solve: Callable[..., object], algorithm: object, unknown: Mapping[str, object]) -> None:
+    """Raise if there is an argument that `solve` does not have; a field of the algorithm gets the call that sets it.
+
+    >>> def solve(problem, *, rounds=None): ...
+    >>> try:
+    ...     refuse_arguments(solve, "lsgd", {"eta": 0.1})
+    ... except TypeError as mistake:
+    ...     print(mistake)
+    eta is a field of the algorithm, not an argument of solve: write tw.solve(problem, tw.algorithms.LSGD(eta=0.1), ...).
+    """
+    for name, value in unknown.items():
+        kind = _kind_with(name, algorithm)
+        if kind is not None:
+            raise KindError(
+                f"{name} is a field of the algorithm, not an argument of solve: write tw.solve(problem, "
+                f"tw.algorithms.{kind}({name}={value!r}), ...)."
+            )
+        arguments = [p.name for p in inspect.signature(solve).parameters.values() if p.kind is not p.VAR_KEYWORD]
+        near = difflib.get_close_matches(name, arguments, n=1)
+        raise KindError(f"solve has no argument {name!r}{f'; did you mean {near[0]!r}?' if near else '.'}")
+
+
+def _kind_with(field: str, algorithm: object) -> str | None:
+    """The class of the algorithm meant, or of any other, that has such a field."""
+    meant = REGISTRY.get(algorithm) if isinstance(algorithm, str) else type(algorithm)
+    classes: Iterable[type] = [*([] if meant is None else [meant]), *REGISTRY.values()]
+    for found in classes:
+        if dataclasses.is_dataclass(found) and field in {f.name for f in dataclasses.fields(found)}:
+            return found.__name__
+    return None

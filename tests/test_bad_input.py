@@ -1,0 +1,233 @@
+"""Bad input gets a sentence at once: it names what is wrong and what to do, and nothing hangs."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import twofold as tw
+from twofold import algorithms, losses, objectives
+
+
+def clients(scale: float | np.ndarray = 1.0, features: int = 3) -> tw.Clients:
+    rng = np.random.default_rng(0)
+    return tw.Clients.from_list([(scale * rng.normal(size=(6, features)), rng.integers(0, 2, 6)) for _ in range(3)])
+
+
+def problem(
+    data: tw.Clients | None = None, *, l2: float = 0.1, lam: float = 0.1, rescale: bool | float = True
+) -> tw.Problem:
+    loss = losses.logistic(l2=l2)
+    return tw.Problem(objectives.mixture(loss, lam=lam), data or clients(), rescale=rescale)
+
+
+@pytest.fixture(autouse=True)
+def _at_once() -> Iterator[None]:
+    """Compilation on a busy machine included; what hung went on for minutes."""
+    began = time.perf_counter()
+    yield
+    assert time.perf_counter() - began < 60
+
+
+# --- rounds that never come -------------------------------------------------------------------------------------------
+
+ENDLESS: dict[str, Callable[[], tw.Problem]] = {
+    "a tiny penalty": lambda: problem(lam=1e-300),
+    "a huge ridge": lambda: problem(l2=1e38),
+    "huge features": lambda: problem(clients(1e40)),
+    "a huge column": lambda: problem(clients(np.array([1.0, 1e4, 1.0]))),
+}
+SENTENCE = (
+    r"A round of communication hardly ever comes with {name} here .w is drawn with p_w = .*: 5 of them would take .*iterations\."
+    r".*scale the features, choose a larger λ, or set p_w yourself, as in \w+.p_w=0.5.*iterations="
+)
+
+
+@pytest.mark.filterwarnings("ignore::twofold.solver.TheoryWarning")
+@pytest.mark.parametrize("method", ["acd", "scd", "asvrcd"])
+@pytest.mark.parametrize("case", ENDLESS)
+def test_a_run_ends_soon_or_is_refused(case: str, method: str) -> None:
+    try:
+        found = tw.solve(ENDLESS[case](), method, rounds=5, record=())
+    except tw.errors.InputError as mistake:
+        assert re.search(SENTENCE.format(name=method), str(mistake))
+    else:
+        assert found.ledger.rounds == 5 or found.status == "diverged"
+
+
+@pytest.mark.parametrize(
+    "method", [algorithms.ACD(p_w=1e-12), algorithms.SCD(p_w=1e-12), algorithms.ASVRCD(p_w=1e-12, rho=1e-12)]
+)
+def test_a_run_whose_rounds_never_come_is_refused(method: tw.algorithms.Algorithm) -> None:
+    with pytest.raises(tw.errors.InputError, match=SENTENCE.format(name=method.name)):
+        tw.solve(problem(), method, rounds=5)
+
+
+def test_a_run_whose_rounds_come_slowly_is_foreseen() -> None:
+    with pytest.warns(tw.solver.TheoryWarning, match=r"hardly ever comes with acd .*about [\d,]+ iterations"):
+        found = tw.solve(problem(), algorithms.ACD(p_w=5e-5), rounds=2, record=())
+    assert found.ledger.rounds == 2
+
+
+def test_the_first_message_of_a_method_is_not_taken_for_the_rate_of_the_others() -> None:
+    # It always comes in iteration 0; where one round is all that is asked for, the run is over with it.
+    method = algorithms.ASVRCD(p_w=1e-12, rho=1e-12)
+    assert tw.solve(problem(), method, rounds=1, record=()).ledger.iterations == 1
+
+
+# --- numbers that do not fit ------------------------------------------------------------------------------------------
+
+
+def test_features_whose_squares_overflow_name_the_client() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4, 2))
+    data = tw.Clients.from_list([(x, [0, 1, 0, 1]), (x * [1.0, 1e200], [0, 1, 0, 1])], names=["a", "b"])
+    sentence = (
+        r"^Client 'b' has a feature of size \d.*e\+(199|200), whose square overflows in float64: scale the features"
+    )
+    for loss in (losses.logistic(), losses.softmax(2), losses.squared(intercept=True)):
+        with pytest.raises(tw.errors.InputError, match=sentence):
+            tw.Problem(objectives.mixture(loss, lam=0.1), data)
+    with (
+        jax.enable_x64(False),
+        pytest.raises(tw.errors.InputError, match=r"overflows in float32: .* or compute in float64"),
+    ):
+        problem(clients(1e40))
+
+
+@pytest.mark.parametrize("rescale", [1e-300, 1e300])
+def test_a_scale_whose_square_is_no_number(rescale: float) -> None:
+    with pytest.raises(tw.errors.InputError, match=r"^rescale=1e[+-]300 is out of range.*Leave it at True"):
+        problem(rescale=rescale)
+
+
+BAD_FIELDS: list[tuple[tw.algorithms.Algorithm, str]] = [
+    (algorithms.SCD(p_w=-1), "^SCD: p_w is a probability, a number from 0 to 1, got p_w=-1"),
+    (algorithms.SCD(eta=0.1, p_w=-1), "^SCD: p_w is a probability"),  # complete, so that theory is not asked
+    (algorithms.ASVRCD(rho=2.0), "^ASVRCD: rho is a probability"),
+    (algorithms.SCD(p_w=1.0), "one block would never move"),
+    (algorithms.LSGD(eta=-1.0), "^LSGD needs a step size that is a finite number ≥ 0, got eta=-1.0"),
+    (algorithms.SCD(eta=float("nan")), "^SCD needs a step size"),
+    (algorithms.SCD(eta="large"), "^SCD needs a step size .* got eta='large'"),  # pyright: ignore[reportArgumentType]
+    (algorithms.SCD(batch=0), "^SCD needs a batch that is a whole number ≥ 1, or None for all rows, got batch=0"),
+    (algorithms.ASVRCD(batch=1.5), "^ASVRCD needs a batch"),  # pyright: ignore[reportArgumentType]
+]
+
+
+@pytest.mark.parametrize(("method", "sentence"), BAD_FIELDS, ids=lambda value: getattr(value, "name", ""))
+def test_fields_that_cannot_be(method: tw.algorithms.Algorithm, sentence: str) -> None:
+    with pytest.raises(tw.errors.InputError, match=sentence):
+        tw.solve(problem(), method, rounds=5)
+
+
+# --- no features ------------------------------------------------------------------------------------------------------
+
+LOSSES = {
+    "logistic": losses.logistic,
+    "softmax": lambda **options: losses.softmax(2, **options),
+    "squared": losses.squared,
+}
+OBJECTIVES: dict[str, Callable[[Any], Any]] = {
+    "traditional": objectives.traditional,
+    "local": objectives.local,
+    "mixture": lambda loss: objectives.mixture(loss, lam=0.1),
+    "multitask": lambda loss: objectives.multitask(loss, lam=0.1),
+    "adaptive": lambda loss: objectives.adaptive(loss, alpha=0.5),
+    "residual": objectives.residual,
+    "maml": lambda loss: objectives.maml(loss, alpha=0.1),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_without_features_there_is_nothing_to_learn(loss: str, name: str) -> None:
+    with pytest.raises(tw.errors.InputError, match="nothing to learn"):
+        tw.Problem(OBJECTIVES[name](LOSSES[loss]()), clients(features=0))
+
+
+@pytest.mark.parametrize("name", [*OBJECTIVES, "weight_sharing"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_an_intercept_alone_has_constants(loss: str, name: str) -> None:
+    make = OBJECTIVES.get(name, lambda model: objectives.weight_sharing(model, ("weight",)))
+    whole = tw.Problem(make(LOSSES[loss](l2=0.1, intercept=True)), clients(features=0))
+    found = whole.constants()
+    assert np.isfinite([found.mu, found.L_w, found.L_beta]).all()
+
+
+def test_an_intercept_alone_can_be_learnt() -> None:
+    loss = losses.squared(l2=0.1, intercept=True)
+    whole = tw.Problem(objectives.mixture(loss, lam=0.5), clients(features=0))
+    found = tw.solve(whole, "acd", tol=1e-10)
+    assert found.status == "converged" and found.beta["weight"].shape == (3, 0)
+    np.testing.assert_allclose(found.beta["bias"], whole.optimum().beta["bias"], atol=1e-4)
+
+
+# --- the wrong thing --------------------------------------------------------------------------------------------------
+
+WRONG: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
+    "labels -1 and 1": (
+        lambda: problem(tw.Clients.from_list([(np.eye(2), [-1, 1])])),
+        ValueError,
+        r"is -1, but a label must be a whole number from 0 to 1 .turn labels -1 and 1 into these with .y \+ 1. // 2",
+    ),
+    "a class": (
+        lambda: tw.Problem(type(problem().objective), clients()),  # pyright: ignore[reportArgumentType]
+        TypeError,
+        r"got the class Mixture: call it, as in mixture\(loss, ...\)",
+    ),
+    "a function": (
+        lambda: tw.Problem(objectives.mixture, clients()),  # pyright: ignore[reportArgumentType]
+        TypeError,
+        r"got the function mixture: call it, as in mixture\(loss, ...\)",
+    ),
+    "a loss": (
+        lambda: tw.Problem(losses.logistic(), clients()),  # pyright: ignore[reportArgumentType]
+        TypeError,
+        "got a loss: say what is shared, as in tw.objectives.mixture",
+    ),
+    "a loss not called": (
+        lambda: tw.Problem(objectives.mixture(losses.logistic, lam=0.1), clients()),  # pyright: ignore[reportArgumentType]
+        TypeError,
+        r"loss is logistic itself: call it, as in tw.losses.logistic\(...\)",
+    ),
+    "a field given to solve": (
+        lambda: tw.solve(problem(), "lsgd", rounds=2, eta=0.1),  # pyright: ignore[reportCallIssue]
+        TypeError,
+        r"eta is a field of the algorithm.*tw.solve\(problem, tw.algorithms.LSGD\(eta=0.1\), ...\)",
+    ),
+    "a slip in an argument": (
+        lambda: tw.solve(problem(), "lsgd", round=2),  # pyright: ignore[reportCallIssue]
+        TypeError,
+        "solve has no argument 'round'; did you mean 'rounds'?",
+    ),
+    "a class of algorithms": (
+        lambda: tw.solve(problem(), algorithms.LSGD, rounds=2),  # pyright: ignore[reportArgumentType, reportCallIssue]
+        TypeError,
+        r"Give an algorithm, not its class: LSGD\(\)",
+    ),
+    "fedavg": (
+        lambda: tw.solve(problem(), "fedavg", rounds=2),
+        ValueError,
+        r"FedAvg is lsgd on one shared model: Problem\(objectives.traditional",
+    ),
+    "Ditto": (
+        lambda: tw.solve(problem(), "Ditto", rounds=2),
+        ValueError,
+        "Ditto is an objective: objectives.multitask",
+    ),
+    "capitals": (lambda: tw.solve(problem(), "ASVRCD", rounds=2), ValueError, "Did you mean 'asvrcd'?"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_the_wrong_thing_gets_the_right_words(case: str) -> None:
+    call, kind, sentence = WRONG[case]
+    with pytest.raises(kind, match=sentence) as caught:
+        call()
+    assert isinstance(caught.value, tw.TwofoldError)
