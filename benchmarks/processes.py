@@ -4,9 +4,10 @@
 
 A softmax mixture with 784 features and 10 classes, 20 rows for each client, solved by LSGD with the engine `sharded`; the two
 processes meet on loopback (jax.distributed, gloo). A process is bound to one core before it loads JAX, so that it computes
-in one thread. One process and two alternate, `repeats` times each, always started anew. Each start first compiles and then
-takes the time of three stretches of `rounds` rounds, by the clock of the slower process. The best stretch of each is compared,
-since whatever else runs on the machine only ever adds to it; the medians are printed beside them.
+in one thread. One process and two alternate, `repeats` times each, always started anew. Each start first makes a run to compile
+and then three more of `rounds` rounds each; a run's time is that between its records at the start and at the end, by the clock
+of the slower process. The best run of each is compared, since whatever else is done on the machine only ever adds to it; the
+medians are printed beside them.
 """
 
 from __future__ import annotations
@@ -17,17 +18,16 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from statistics import median
 
 ROWS, FEATURES, CLASSES = 20, 784, 10
-STRETCHES = 3
+RUNS = 3
 GOAL = 1.6
 
 
 def worker(arguments: argparse.Namespace) -> None:
-    """One process of a run; prints its seconds per round in each stretch."""
+    """One process of a run; prints the seconds of a round in each of its runs."""
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[arguments.process]})  # before JAX makes its threads
     import jax
 
@@ -38,7 +38,6 @@ def worker(arguments: argparse.Namespace) -> None:
     import numpy as np
 
     import twofold as tw
-    from twofold.engines.sharded import Sharded
 
     rng = np.random.default_rng(0)
     x = rng.standard_normal((arguments.clients * ROWS, FEATURES), dtype=np.float32) / np.float32(FEATURES**0.5)
@@ -46,20 +45,20 @@ def worker(arguments: argparse.Namespace) -> None:
     everyone = tw.Clients(x, y, np.full(arguments.clients, ROWS, np.int32))
     task = tw.Problem(tw.objectives.mixture(tw.losses.softmax(CLASSES, l2=1e-3), lam=0.1), everyone)
     method = tw.algorithms.LSGD(eta=0.1, tau=5, batch=4)
-    engine = Sharded(method, task, [0], task.host_start, slots=0)
-
-    def seconds(first: int, rounds: int) -> float:
-        began = time.perf_counter()
-        jax.block_until_ready(engine.advance(first, rounds, np.zeros(rounds, np.int32)))
-        return time.perf_counter() - began
-
-    seconds(0, 1)
     rounds = arguments.rounds
-    print(json.dumps([seconds(1 + i * rounds, rounds) / rounds for i in range(STRETCHES)]))
+
+    def run() -> float:
+        """Seconds of a round."""
+        result = tw.solve(task, method, rounds=rounds, every=rounds, record=(), engine="sharded", progress=False)
+        seconds = result.history["seconds"]
+        return float(seconds[-1] - seconds[0]) / rounds
+
+    run()
+    print(json.dumps([run() for _ in range(RUNS)]))
 
 
 def measure(processes: int, arguments: argparse.Namespace) -> list[float]:
-    """Seconds per round of each stretch of a run by so many processes."""
+    """Seconds of a round in each run by so many processes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

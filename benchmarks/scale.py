@@ -2,11 +2,10 @@
 
     python benchmarks/scale.py [--clients 100,1000,10000,100000] [--method lsgd] [--state device] [--json FILE]
 
-Every client has 10 rows of 784 features and a softmax model of 10 classes in a mixture. A round's time is what further
-rounds take, without the start, without compilation and without evaluating the loss: the best of as many rounds as fit into
-one second, and of at least three, for every size (the best of three rounds of a few milliseconds would be noise). `memory`
-is the peak of the process less what it held before the data were made; `predicted` is the arithmetic of
-twofold.engines.memory, with the data that the caller holds.
+Every client has 10 rows of 784 features and a softmax model of 10 classes in a mixture. A row is a call of `tw.solve`, the second
+one, whose programs are compiled. A round's time is that between the records at its start and at its end, over the number of rounds:
+as many as fit into about a second, and at least three. `memory` is the peak of the process less what it held before the data
+were made; `predicted` is the arithmetic of twofold.engines.memory, with the data that the caller holds.
 """
 
 from __future__ import annotations
@@ -17,14 +16,13 @@ import resource
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
 
 ROWS, FEATURES, CLASSES = 10, 784, 10
-ROUNDS, SECONDS = 3, 1.0
-"""At least so many rounds are timed, and as many more as fit into so many seconds."""
+ROUNDS, SECONDS, MOST = 3, 1.0, 300
+"""At least so many rounds are timed, as many more as fit into so many seconds, and at most so many."""
 GOAL_SLOPE, GOAL_MEMORY = (0.9, 1.1), 0.2
 
 
@@ -46,40 +44,51 @@ class Peak(threading.Thread):
             self.most = max(self.most, held())
 
 
-def one(clients: int, method: str, state: str | None) -> dict:
+def one(clients: int, name: str, state: str | None) -> dict:
     """One size: seconds per round, memory, and what was predicted."""
     import twofold as tw
-    from twofold import engines
+    from twofold import engines, tree
     from twofold.engines import memory
-    from twofold.solver import complete
-    from twofold.theory.constants import Constants
+    from twofold.engines.schedule import footprint
 
     warm = small(tw, 64)
-    constants = Constants(mu=1e-4, L_w=0.1, L_beta=0.6, calL_w=0.1, calL_beta=0.6)
-    tw.solve(warm, complete(warm, method, constants)[0], rounds=1, state=state)
+    tw.solve(warm, method(warm, name), rounds=1, state=state, progress=False)
     before, peak = held(), Peak()
     peak.start()
     task = small(tw, clients)
-    algorithm, _ = complete(task, method, constants)
-    make, how = engines.choose("simulate", algorithm, task, 1, None, state)
-    began = time.perf_counter()
-    engine = make(algorithm, task, [0], task.host_start, 0, **how)
-    start = time.perf_counter() - began
-    nowhere = np.zeros(1, np.int32)
-    times = []
-    while len(times) <= ROUNDS or sum(times[1:]) < SECONDS:  # the first one compiles
-        began = time.perf_counter()
-        engine.advance(len(times), 1, nowhere)
-        engine.wait()
-        times.append(time.perf_counter() - began)
+    algorithm = method(task, name)
+
+    def run(rounds: int) -> float:
+        """Seconds of a round in a run of so many."""
+        seconds = tw.solve(
+            task, algorithm, rounds=rounds, every=rounds, record=(), state=state, progress=False
+        ).history["seconds"]
+        return float(seconds[-1] - seconds[0]) / rounds
+
+    run(1)
+    rounds = int(np.clip(SECONDS / run(ROUNDS), ROUNDS, MOST))
+    found = min(run(rounds) for _ in range(2))
     peak.over.set()
     peak.join()
-    need = memory.need(algorithm, task)
+    cast = tree.cast(algorithm)
+    shapes = footprint(cast, task)
+    need = memory.need(cast, task, shapes)
+    make = engines.choose("simulate", cast, task, shapes, 1, None, state)
+    engine = getattr(make, "func", make)
+    chunk = clients if engine is engines.Simulate else memory.choose_chunk(need, None, state or "device")
     return {
-        "clients": clients, "engine": make.__name__, "chunk": getattr(engine, "chunk", clients), "seconds": min(times[1:]),
-        "start_seconds": start, "memory": peak.most - before, "predicted": need.peak(getattr(engine, "chunk", clients)),
+        "clients": clients, "engine": engine.__name__, "chunk": chunk, "rounds": rounds, "seconds": found,
+        "memory": peak.most - before, "predicted": need.peak(chunk),
         "max_rss": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
     }  # fmt: skip
+
+
+def method(task, name: str):
+    """The method with step sizes from constants that suit any number of clients."""
+    from twofold.solver import complete
+    from twofold.theory.constants import Constants
+
+    return complete(task, name, Constants(mu=1e-4, L_w=0.1, L_beta=0.6, calL_w=0.1, calL_beta=0.6))[0]
 
 
 def small(tw, clients: int):
