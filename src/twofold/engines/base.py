@@ -16,7 +16,7 @@ from twofold.oracle import Program
 from twofold.problem import Problem
 from twofold.tree import Pytree
 
-__all__ = ["Engine", "Engines", "Factors", "Point", "Snapshots", "Start", "State"]
+__all__ = ["Engine", "Engines", "Factors", "Point", "Snapshots", "Start", "State", "length", "lengthened"]
 
 
 class State(NamedTuple):
@@ -39,6 +39,28 @@ Start = tuple[Pytree, Pytree]
 """The user's w, and everyone's β with a leading client axis."""
 Factors = np.ndarray
 """(iterations, seeds, clients): what each client's message is multiplied with in the mean; zero for who is absent."""
+
+
+def lengthened(factors: Factors) -> Factors:
+    """The factors followed by zeros, up to `length` iterations.
+
+    >>> lengthened(np.ones((5, 3))).shape, lengthened(np.ones((300, 3))).shape
+    ((256, 3), (512, 3))
+    """
+    more = length(len(factors), factors[0].size) - len(factors)
+    return np.pad(factors, ((0, more), *((0, 0),) * (factors.ndim - 1)))
+
+
+def length(count: int, entries: int) -> int:
+    """For how many iterations to draw who takes part, if `count` are wanted and each has so many entries.
+
+    A power of two, and not less than 256 unless that is a lot of memory: few lengths are few programs to compile.
+
+    >>> length(5, entries=3), length(5, entries=10**6)
+    (256, 8)
+    """
+    least = min(256, max((1 << 22) // entries, 1))
+    return 1 << (max(count, least) - 1).bit_length()
 
 
 class Engine(ABC):

@@ -25,7 +25,7 @@ from twofold import metrics as measure
 from twofold import randomness
 from twofold.algorithms.base import Algorithm
 from twofold.engines import memory
-from twofold.engines.base import Engine, Factors, Point, Snapshots, Start, State
+from twofold.engines.base import Engine, Factors, Point, Snapshots, Start, State, lengthened
 from twofold.engines.loop import CAPACITY, Layout, Streams, advance, client_streams, first_state, report
 from twofold.engines.schedule import footprint
 from twofold.engines.simulate import padded
@@ -152,7 +152,7 @@ class Sharded(Engine):
     def _factors(self, factors: Factors | None) -> tuple[jax.Array, ...] | None:
         if factors is None:
             return None
-        mine = factors if self._many else factors[:, 0]
+        mine = lengthened(factors if self._many else factors[:, 0])
         kind = np.dtype(jnp.result_type(float))
         parts = tuple(mine[..., positions].astype(kind) for positions in self.problem.positions)
         each = (None,) if self._many else ()

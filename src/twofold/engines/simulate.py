@@ -15,7 +15,7 @@ import numpy as np
 from twofold import kernels, randomness, tree
 from twofold import metrics as measure
 from twofold.algorithms.base import Algorithm
-from twofold.engines.base import Engine, Factors, Point, Snapshots, Start, State
+from twofold.engines.base import Engine, Factors, Point, Snapshots, Start, State, lengthened
 from twofold.engines.loop import CAPACITY, Layout, Streams, advance, client_streams, first_state, report
 from twofold.oracle import Member, Program
 from twofold.problem import Problem
@@ -63,7 +63,7 @@ class Simulate(Engine):
         """Each bucket's (iterations, seeds, clients), without the axis of seeds where there is one."""
         if factors is None:
             return None
-        mine = factors if self._many else factors[:, 0]
+        mine = lengthened(factors if self._many else factors[:, 0])
         return tuple(jnp.asarray(mine[..., positions], jnp.result_type(float)) for positions in self.problem.positions)
 
     def state(self) -> State:

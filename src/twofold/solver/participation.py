@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from twofold import randomness
 from twofold.algorithms.base import Algorithm
 from twofold.curvature.clients import of_each
+from twofold.engines.base import length
 from twofold.errors import InputError
 from twofold.problem import Problem
 from twofold.theory.stepsizes_newer import importance
@@ -69,10 +70,12 @@ class Attendance:
         if callable(self._who):
             masks = np.stack([_mask(self._who(k + i), k + i, self._M) for i in range(count)])
             return np.repeat(masks[:, None], len(self._streams), axis=1)
-        numbers = jnp.int32(k) + jnp.arange(count, dtype=jnp.int32)
+        numbers = jnp.int32(k) + jnp.arange(length(count, self._M * len(self._streams)), dtype=jnp.int32)
         if self._subset:
-            return np.asarray(_subsets(self._streams, numbers, int(self._who), self._M))  # type: ignore[arg-type]
-        return np.asarray(_coins(self._streams, numbers, jnp.asarray(self._probabilities)))
+            drawn = _subsets(self._streams, numbers, int(self._who), self._M)  # type: ignore[arg-type]
+        else:
+            drawn = _coins(self._streams, numbers, jnp.asarray(self._probabilities))
+        return np.asarray(drawn)[:count]
 
     def factors(self, k: int, count: int) -> NDArray[np.float64]:
         """What each client's message is multiplied with in the mean, zero for who is absent."""
