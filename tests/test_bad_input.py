@@ -13,6 +13,7 @@ import pytest
 
 import twofold as tw
 from twofold import algorithms, losses, objectives
+from twofold.solver import TheoryWarning
 
 
 def clients(scale: float | np.ndarray = 1.0, features: int = 3) -> tw.Clients:
@@ -70,7 +71,7 @@ def test_a_run_whose_rounds_never_come_is_refused(method: tw.algorithms.Algorith
 
 
 def test_a_run_whose_rounds_come_slowly_is_foreseen() -> None:
-    with pytest.warns(tw.solver.TheoryWarning, match=r"hardly ever comes with acd .*about [\d,]+ iterations"):
+    with pytest.warns(TheoryWarning, match=r"hardly ever comes with acd .*about [\d,]+ iterations"):
         found = tw.solve(problem(), algorithms.ACD(p_w=5e-5), rounds=2, record=())
     assert found.ledger.rounds == 2
 

@@ -414,7 +414,7 @@ class Clients:
         """
         if isinstance(classes, int | np.integer):
             allowed, wanted = np.arange(classes), f"a label must be a whole number from 0 to {classes - 1}"
-            if classes == 2:
+            if classes == 2 and np.array_equal(np.unique(self.y), [-1, 1]):
                 wanted += " (turn labels -1 and 1 into these with (y + 1) // 2)"
         else:
             allowed = np.array(sorted(classes))
