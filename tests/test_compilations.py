@@ -181,3 +181,30 @@ def test_step_sizes_from_theory_compile_nothing():
     with compiling(most=0):
         for method in METHODS.values():
             complete(mixture(lam=0.6, data=1), method)
+
+
+def _error(x: jax.Array, y: jax.Array, w: jax.Array, beta: jax.Array) -> jax.Array:
+    return jnp.mean((jnp.einsum("mnd,md->mn", x, beta) - y) ** 2)
+
+
+@pytest.mark.parametrize("engine", ["simulate", "streamed"])
+def test_a_measure_with_other_test_rows_compiles_nothing(engine: str):
+    def solve(data: int) -> tuple[float, float]:
+        problem, rng = mixture(data=data), np.random.default_rng(data)
+        x, y = rng.normal(size=(problem.M, 4, FEATURES)), rng.normal(size=(problem.M, 4))
+        measure = {"error": jax.tree_util.Partial(_error, x, y)}
+        found = tw.solve(problem, ACD(), rounds=3, record=measure, engine=engine)
+        return found.history["error"][-1], float(_error(x, y, found.w, found.beta))
+
+    first = solve(0)
+    with compiling(0):
+        second = solve(1)
+    for found, expected in (first, second):
+        assert found == pytest.approx(expected, rel=1e-12)
+    assert first != second
+
+
+def test_a_measure_with_arguments_that_are_no_numbers_still_works():
+    problem, names = mixture(), ("a", "b")
+    measure = {"count": jax.tree_util.Partial(lambda names, w, beta: len(names) + 0 * jnp.sum(beta), names)}
+    assert tw.solve(problem, ACD(), rounds=1, record=measure).history["count"].tolist() == [2, 2]

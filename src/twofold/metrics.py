@@ -108,32 +108,87 @@ class OfProgram(NamedTuple):
     function: Metric
 
 
+class _Program(NamedTuple):
+    """What of a user's metric is program and not data: the function, and the order of clients it is told in."""
+
+    function: Callable[..., Any]
+    positions: tuple[tuple[int, ...], ...]
+
+
+@jax.tree_util.register_pytree_node_class
 class OfUser:
-    """A user's metric of (w, beta), beta in client order; equal when made of the same function and order."""
+    """A user's metric of (w, beta), beta in client order.
+
+    The arguments of a `jax.tree_util.Partial` (test rows, for example) are data: they are traced, so that another problem of
+    the same shape, with other test rows, compiles nothing. Those of any other function are part of the program.
+    """
 
     def __init__(self, function: Callable[[Pytree, Pytree], Any], problem: Problem) -> None:
-        self.function = function
-        self.join = problem.join
-        self._sizes = tuple(len(positions) for positions in problem.positions)
-        self._same = (function, tuple(tuple(p.tolist()) for p in problem.positions))
+        positions = tuple(tuple(p.tolist()) for p in problem.positions)
+        self._join = problem.join
+        if isinstance(function, jax.tree_util.Partial) and _all_numbers((function.args, function.keywords)):
+            self._program = _Program(function.func, positions)
+            self._data = jax.tree.map(jnp.asarray, (function.args, function.keywords))
+        else:
+            self._program, self._data = _Program(function, positions), ((), {})
 
     def __call__(self, program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> jax.Array:
         """The user's number for one iterate."""
         w, parts = program.outward(w, parts)
         # A sharded run may fill its stacks up with clients of weight zero: these are not the user's.
-        real = tuple(jax.tree.map(lambda leaf, n=n: leaf[:n], part) for part, n in zip(parts, self._sizes, strict=True))
-        value = jnp.asarray(self.function(w, self.join(real)))
+        sizes = [len(positions) for positions in self._program.positions]
+        real = tuple(jax.tree.map(lambda leaf, n=n: leaf[:n], part) for part, n in zip(parts, sizes, strict=True))
+        first, named = self._data
+        value = jnp.asarray(self._program.function(*first, w, self._join(real), **named))
         if value.shape != ():
             raise InputError(
-                f"A metric must give one number, but {self.function} gave an array of shape {value.shape}."
+                f"A metric must give one number, but {self._program.function} gave an array of shape {value.shape}."
             )
         return value
 
+    def tree_flatten(self) -> tuple[tuple[Pytree], tuple[_Program, _Uncompared]]:
+        """The data, and the program."""
+        return (self._data,), (self._program, _Uncompared(self._join))
+
+    @classmethod
+    def tree_unflatten(cls, static: tuple[_Program, _Uncompared], children: tuple[Pytree]) -> OfUser:
+        """A metric with other data."""
+        metric = object.__new__(cls)
+        (metric._program, join), (metric._data,) = static, children
+        metric._join = join.function
+        return metric
+
+
+class _Uncompared:
+    """A function that follows from what it is compared with, so that it need not be compared itself."""
+
+    def __init__(self, function: Callable[[tuple[Pytree, ...]], Pytree]) -> None:
+        self.function = function
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, OfUser) and self._same == other._same
+        return isinstance(other, _Uncompared)
 
     def __hash__(self) -> int:
-        return hash(self._same)
+        return hash(_Uncompared)
+
+
+def _all_numbers(x: Pytree) -> bool:
+    return all(isinstance(leaf, (jax.Array, np.ndarray, np.generic, bool, int, float)) for leaf in jax.tree.leaves(x))
+
+
+def as_tree(metric: Metric) -> Metric:
+    """A metric that can be handed to a compiled program: its data are traced, its function is static."""
+    return metric if isinstance(metric, OfUser) else jax.tree_util.Partial(metric)
+
+
+def value_of(metric: Metric, program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> jax.Array:
+    """A metric of one iterate, compiled."""
+    return _value_of(as_tree(metric), program, w, parts)
+
+
+@jax.jit
+def _value_of(metric: Metric, program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> jax.Array:
+    return metric(program, w, parts)
 
 
 def named(record: str | Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
@@ -172,14 +227,14 @@ def evaluate(
     block = int(np.clip(ROWS_AT_ONCE // max(rows, 1), 1, min(64, places)))
     padded = np.zeros(-(-places // block) * block, np.int32)
     padded[: len(index)] = index
-    functions = (*metrics.values(), size)
+    functions = tuple(as_tree(function) for function in (*metrics.values(), size))
     blocks = jnp.int32(-(-len(index) // block))
     values = _evaluate(functions, block, program, snapshots, jnp.asarray(padded), blocks)
     *found, sizes = (np.asarray(v)[: len(index)] for v in values)
     return dict(zip(metrics, found, strict=True)), sizes
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=1)
 def _evaluate(
     functions: tuple[Metric, ...], block: int, program: Program, snapshots: Any, index: jax.Array, blocks: Any
 ) -> tuple[jax.Array, ...]:

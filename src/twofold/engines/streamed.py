@@ -248,17 +248,16 @@ class Streamed(Engine):
         for one, found in shown:
             part = _sums(functions, self._program(one), found.w, found.parts)
             totals, w = part if totals is None else jax.tree.map(jnp.add, totals, part), found.w
-        values = [
-            each[None]
-            for each in jax.tree.map(
-                np.asarray, _finish_sums(functions, self._program(one)._replace(stacks=()), totals, w)
-            )
-        ]
+        shared = self._program(self._chunks[0])._replace(stacks=())
+        values = [np.asarray(each)[None] for each in _finish_sums(functions, shared, totals, w)]
         found = dict(zip(summed, values, strict=False))
         others = metrics.keys() - summed.keys()
         if others:
             whole, program = everyone(), self.problem.program()
-            found |= {name: np.asarray(metrics[name](program, whole.w, whole.parts))[None] for name in others}
+            found |= {
+                name: np.asarray(measure.value_of(metrics[name], program, whole.w, whole.parts))[None]
+                for name in others
+            }
         return found, values[-1]
 
 
