@@ -1,9 +1,10 @@
 """How far one `solve` walks: the files and named functions of twofold that `solve(problem, "asvrcd", rounds=100)` passes.
 
-    python benchmarks/walk.py [--list] [ALGORITHM]
+    python benchmarks/walk.py [--list] [--ready] [ALGORITHM]
 
-Counted with `sys.setprofile` over the call alone, after imports, with a problem that is ready. Lambdas and comprehensions are
-not counted; class bodies and module code are not run in the call.
+Counted with `sys.setprofile` over the call alone, after imports. With --ready the problem has been asked for its constants and
+its arrays before, so that what is counted is the run: step sizes, engine, loop, records, result. Lambdas and comprehensions
+are not counted.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def problem() -> tw.Problem:
     return tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.1), tw.Clients.from_list(data))
 
 
-def walked(algorithm: str) -> tuple[set[CodeType], set[tuple[str, str]], Counter[str]]:
+def walked(algorithm: str, ready: bool = False) -> tuple[set[CodeType], set[tuple[str, str]], Counter[str]]:
     """The functions that were called, the pairs of files where one called the other, and how often `client` was traced."""
     functions: set[CodeType] = set()
     edges: set[tuple[str, str]] = set()
@@ -50,6 +51,9 @@ def walked(algorithm: str) -> tuple[set[CodeType], set[tuple[str, str]], Counter
     whole = problem()
     tw.solve(whole, "lsgd", rounds=1)  # everything is imported by now
     whole = problem()
+    if ready:
+        whole.constants()
+        whole.program()
     sys.setprofile(look)
     try:
         tw.solve(whole, algorithm, rounds=100)
@@ -62,8 +66,9 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("algorithm", nargs="?", default="asvrcd")
     arguments.add_argument("--list", action="store_true", help="name the functions, file by file")
+    arguments.add_argument("--ready", action="store_true", help="with a problem whose constants and arrays are known")
     given = arguments.parse_args()
-    functions, edges, traced = walked(given.algorithm)
+    functions, edges, traced = walked(given.algorithm, given.ready)
     files = Counter(str(Path(code.co_filename).relative_to(HOME)) for code in functions)
     for file, count in sorted(files.items(), key=lambda item: -item[1]):
         print(f"{count:4d}  {file}")
