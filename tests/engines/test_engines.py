@@ -233,7 +233,8 @@ VARIANTS: dict[str, Algorithm] = {
     "saga": SAGA(inner=2),
 }
 """Every method, with everything that changes its course."""
-ONE_OF_EACH = ("lsgd", "acd", "scd", "ascd", "svrcd", "asvrcd", "hybrid", "profile", "fedprox", "scaffnew", "scafflix", "al2sgd_plus", "saga",
+ONE_OF_EACH = ("lsgd", "acd", "scd", "ascd", "svrcd", "asvrcd", "hybrid", "profile", "fedprox", "scaffnew", "scafflix",
+               "al2sgd_plus", "saga",
                "l2sgd_plus",
                "pfedme")  # fmt: skip
 OTHER_PROBLEMS = [

@@ -39,6 +39,8 @@ SNAPSHOT_BYTES = 1 << 27
 MOST_SLOTS = 1024
 STRETCH_SECONDS = 0.5
 """How long a stretch of iterations may take, so that a run can be interrupted, recorded and shown."""
+SLOW = 1e9
+"""Bytes of rows that any machine gets through in a second."""
 CHECKPOINT_SECONDS = 60.0
 """Time between checkpoints where nobody says after how many rounds."""
 RARE = 1000
@@ -196,10 +198,9 @@ class Run:
     def _loop(self, tracks: list[Track], engine: Engine, began: float) -> None:
         self._began = began
         k, keeper = self._resume(tracks, engine)
-        patience = (
-            32 if (self.budget.tol or self.budget.target or self.budget.seconds or self.budget.relative) else MOST_SLOTS
-        )
-        most = 256
+        watched = (self.budget.tol, self.budget.target, self.budget.seconds, self.budget.relative)
+        patience = 32 if any(watched) else MOST_SLOTS
+        most = self._first_stretch()
         with Interrupt() as interrupt, bar(self.options.progress, self._progress(tracks)[1]) as tick:
             while any(track.status is None for track in tracks):
                 last = interrupt.asked or self._time_is_up()
@@ -215,6 +216,13 @@ class Run:
                 tick(self._progress(tracks)[0])
                 if not last:
                     keeper.after(k, tracks, engine, interrupt.asked)
+
+    def _first_stretch(self) -> int:
+        """Iterations that surely take no longer than a stretch may, before any was timed: by the bytes of the rows they use."""
+        course = self.schedule.ahead(0, CAPACITY)
+        rows = self.problem.M * float(np.sum(course.gradients_w[:, -1] + course.gradients_beta[:, -1])) / CAPACITY
+        row = sum(leaf.nbytes for leaf in jax.tree.leaves(self.problem.clients.x)) / self.problem.clients.rows
+        return int(np.clip(STRETCH_SECONDS * SLOW / max(rows * row, 1), 256, CAPACITY))
 
     def _advance(self, tracks: list[Track], engine: Engine, k: int, stretch: Stretch) -> int:
         """Do a stretch and record what it gave; the iteration after it."""
