@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose
 import plain
 import twofold as tw
 from twofold import randomness
-from twofold.algorithms import AL2SGDPlus, FedProx, Scaffnew, Scafflix
+from twofold.algorithms import AL2SGDPlus, FedProx, Scafflix, Scaffnew
 
 SIZES, WEIGHTS = (6, 4, 8), np.array([0.5, 0.2, 0.3])
 RIDGE, LAM = 0.1, 0.5
@@ -83,9 +83,7 @@ def al2sgd_plus_by_hand(whole: tw.Problem, h: AL2SGDPlus, seed: int, iterations:
 
     for k in range(1, iterations):
         key = randomness.of(stream, k)
-        averages, refresh = (
-            bool(randomness.coin(randomness.at(key, i), chance)) for i, chance in ((0, p), (1, h.rho))
-        )
+        averages, refresh = (bool(randomness.coin(randomness.at(key, i), chance)) for i, chance in ((0, p), (1, h.rho)))
         x = h.theta1 * z + h.theta2 * v + (1 - h.theta1 - h.theta2) * y
         both = of_loss(v) + of_pull(v)
         g = both + ((of_pull(x) - of_pull(v)) / p if averages else (of_loss(x) - of_loss(v)) / (1 - p))

@@ -21,7 +21,21 @@ from problems import ALPHAS, LOSSES
 from problems import clients as make_clients
 from twofold import engines
 from twofold.algorithms import (
-    ACD, ASCD, ASVRCD, LSGD, SAGA, SCD, SVRCD, Algorithm, AL2SGDPlus, FedProx, Hybrid, L2SGDPlus, PFedMe, Scaffnew, Scafflix,
+    ACD,
+    ASCD,
+    ASVRCD,
+    LSGD,
+    SAGA,
+    SCD,
+    SVRCD,
+    AL2SGDPlus,
+    Algorithm,
+    FedProx,
+    Hybrid,
+    L2SGDPlus,
+    PFedMe,
+    Scafflix,
+    Scaffnew,
 )  # fmt: skip
 from twofold.engines import messages
 from twofold.errors import ContractError

@@ -11,8 +11,8 @@ from twofold.algorithms.l2sgd_plus import L2SGDPlus
 from twofold.algorithms.lsgd import LSGD
 from twofold.algorithms.pfedme import PFedMe
 from twofold.algorithms.saga import SAGA
-from twofold.algorithms.scaffnew import Scaffnew
 from twofold.algorithms.scafflix import Scafflix
+from twofold.algorithms.scaffnew import Scaffnew
 from twofold.algorithms.scd import SCD
 from twofold.algorithms.svrcd import SVRCD
 
@@ -34,6 +34,20 @@ REGISTRY: dict[str, type[Algorithm]] = {
 }
 
 __all__ = [
-    "ACD", "AL2SGDPlus", "ASCD", "ASVRCD", "LSGD", "REGISTRY", "SAGA", "SCD", "SVRCD", "Algorithm", "FedProx", "Hybrid", "L2SGDPlus",
-    "PFedMe", "Scaffnew", "Scafflix",
+    "ACD",
+    "ASCD",
+    "ASVRCD",
+    "LSGD",
+    "REGISTRY",
+    "SAGA",
+    "SCD",
+    "SVRCD",
+    "AL2SGDPlus",
+    "Algorithm",
+    "FedProx",
+    "Hybrid",
+    "L2SGDPlus",
+    "PFedMe",
+    "Scafflix",
+    "Scaffnew",
 ]  # fmt: skip
