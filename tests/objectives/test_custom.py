@@ -84,7 +84,9 @@ def test_either_part_may_be_empty(empty):
     at = plain.point(problem)
     assert_allclose(problem.value(*at), expected.value(*at), rtol=1e-14)
     plain.assert_gradient(problem)
-    lemma = expected.constants(rule="paper")  # of the largest client, as curvature at a point is; both are largest at zero
+    lemma = expected.constants(
+        rule="paper"
+    )  # of the largest client, as curvature at a point is; both are largest at zero
     assert problem.constants().L_w == pytest.approx(lemma.L_w, rel=1e-9)
     assert problem.constants().L_beta == pytest.approx(lemma.L_beta, rel=1e-9)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -55,33 +55,22 @@ class AL2SGDPlus(Algorithm):
 
     >>> import twofold as tw
     >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
-    >>> objective = tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5)
-    >>> problem = tw.Problem(objective, tw.Clients.from_list(made.clients))
+    >>> loss, clients = tw.losses.logistic(l2=0.1), tw.Clients.from_list(made.clients)
+    >>> problem = tw.Problem(tw.objectives.mixture(loss, lam=0.5), clients)
     >>> result = tw.solve(problem, tw.algorithms.AL2SGDPlus(), rounds=3, record=())
     >>> result.algorithm.lam, result.ledger.rounds
     (0.5, 3)
     """
 
-    eta: float | None = None
-    """η, the step of y."""
-    p_w: float | None = None
-    """p, the probability of an averaging step."""
-    rho: float | None = None
-    """ρ, the probability that the reference point moves, which costs a full gradient and a round."""
-    theta1: float | None = None
-    """θ₁, the weight of z in x."""
-    theta2: float | None = None
-    """θ₂, the weight of v in x."""
-    gamma: float | None = None
-    """γ, the step of z."""
-    nu: float | None = None
-    """ν = 1 − γμ, the momentum."""
-    lam: float | None = None
-    """λ, the strength of the mixture's penalty."""
-    batch: int | None = static(default=1)
-    """Rows in one sampled gradient; None takes all rows."""
-    optimal: Literal["rounds", "gradients"] = static(default="rounds")
-    """What theory's ρ is for."""
+    eta: float | None = None  # η, the step of y
+    p_w: float | None = None  # p, the probability of an averaging step
+    rho: float | None = None  # ρ, the probability that the reference point moves: a full gradient and a round
+    theta1: float | None = None  # θ₁, the weight of z in x
+    theta2: float | None = None  # θ₂, the weight of v in x
+    gamma: float | None = None  # γ, the step of z
+    nu: float | None = None  # ν = 1 − γμ, the momentum
+    lam: float | None = None  # λ, the strength of the mixture's penalty
+    batch: int | None = static(default=1)  # rows in one sampled gradient; None takes all rows
     name = "al2sgd_plus"
     needs = "mixture"
 
@@ -89,9 +78,8 @@ class AL2SGDPlus(Algorithm):
         """p, ρ, η, θ, γ and ν of L-Katyusha on f + ψ."""
         assert setting.loss is not None and setting.lam is not None  # `needs` holds
         values = stepsizes_newer.al2sgd_plus(
-            setting.loss, setting.each().weights, setting.lam, setting.rows, self.p_w, self.rho, optimal=self.optimal,
-            eta=self.eta,
-        )  # fmt: skip
+            setting.loss, setting.each().weights, setting.lam, self.p_w, self.rho, self.eta
+        )
         return fill(self, values), values["note"]
 
     def init(self, w0: Pytree) -> Shared:
@@ -100,30 +88,27 @@ class AL2SGDPlus(Algorithm):
 
     def init_private(self, w0: Pytree, beta0: Pytree, oracle: GradientOracle) -> Private:
         """y = z = v = β0, with nothing known at v; the first iteration brings it."""
-        nothing = tree.zeros(beta0)
-        return Private(beta0, beta0, beta0, nothing, nothing)
+        return Private(beta0, beta0, beta0, tree.zeros(beta0), tree.zeros(beta0))
 
     def plan(self, stream: jax.Array, k: int | jax.Array) -> Plan:
         """The coin of an averaging step and that of a refresh; iteration 0 only refreshes, and does not move."""
         p_w, rho = known(self.p_w, self.rho)
         plan = coins(stream, k, p_w, rho)
-        return Plan(plan.w & (jnp.asarray(k) > 0), plan.refresh)
+        return Plan(plan.w & (k > 0), plan.refresh)
 
     def client(
         self, plan: Plan, shared: Shared, private: Private, oracle: GradientOracle, key: Key
     ) -> tuple[Private, Message]:
         """A step with all of g but the mean of the x_m, which `receive` adds, and the refresh."""
-        eta, p, theta1, theta2, gamma, nu, lam = known(
-            self.eta, self.p_w, self.theta1, self.theta2, self.gamma, self.nu, self.lam
-        )
-        y, z, v, full, pull = private
+        theta1, theta2, nu = known(self.theta1, self.theta2, self.nu)
+        eta, p, gamma, lam = known(self.eta, self.p_w, self.gamma, self.lam)
+        (y, z, v, full, pull), weight = private, oracle.weight
         x, sample = tree.combine((theta1, z), (theta2, v), (1 - theta1 - theta2, y)), oracle.sample(key, self.batch)
 
         def slope(at: Pytree, rows: object = None) -> Pytree:
             # At w = β the mixture's penalty vanishes, so this is p_m∇f'_m alone.
             return oracle.gradient_beta(tree.unscale(oracle.scale, at), at, rows)
 
-        weight = oracle.weight
         own = branch(
             plan.w,
             lambda: tree.combine((weight * lam / p, x), (-weight * (1 / p - 1), pull)),
@@ -132,13 +117,11 @@ class AL2SGDPlus(Algorithm):
         g = tree.combine((1.0, own), (1.0, full))
         new_y, new_z = tree.combine((1.0, x), (-eta, g)), tree.combine((nu, z), (1 - nu, x), (-gamma, g))
         v, full = branch(plan.refresh, lambda: (y, slope(y)), lambda: (v, full))
-        sent = Message(tree.unscale(oracle.scale, x), tree.unscale(oracle.scale, y))
-        return Private(new_y, new_z, v, full, pull), sent
+        return Private(new_y, new_z, v, full, pull), Message(*(tree.unscale(oracle.scale, at) for at in (x, y)))
 
     def server(self, plan: Plan, shared: Shared, mean: Message) -> Shared:
         """Remember the means."""
-        reference = tree.select(plan.refresh, mean.reference, shared.reference)
-        newest = tree.select(plan.refresh, mean.reference, shared.w)
+        newest, reference = tree.select(plan.refresh, Shared(mean.reference, mean.reference), shared)
         return Shared(tree.select(plan.w, mean.point, newest), reference)
 
     def receive(self, plan: Plan, shared: Shared, private: Private, oracle: GradientOracle) -> Private:
@@ -157,9 +140,8 @@ class AL2SGDPlus(Algorithm):
 
     def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
         """Two batches in a local iteration, and all rows on a refresh."""
-        pair = jnp.where(plan.w, 0, 2 * jnp.asarray(size_of_batch(self.batch, rows)))
-        each = pair + jnp.where(plan.refresh, rows, 0)
-        return Evaluations(jnp.zeros_like(each), each)
+        each = jnp.where(plan.w, 0, 2 * size_of_batch(self.batch, rows)) + jnp.where(plan.refresh, rows, 0)
+        return Evaluations(0 * each, each)
 
     def model(self, shared: Shared) -> Pytree:
         """The newest mean."""

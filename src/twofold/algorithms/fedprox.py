@@ -1,4 +1,6 @@
 """FedProx: local steps on f_m with a pull to the last mean (Li et al. 2020)."""
+# JAX leaves parts of jax.numpy's signatures (`device=`) untyped.
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
@@ -11,19 +13,14 @@ from jax.typing import ArrayLike
 from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm, Evaluations, Facts, GradientOracle, fill, size_of_batch
 from twofold.algorithms.fields import known
+from twofold.algorithms.lsgd import Plan
 from twofold.control import repeat
 from twofold.errors import InputError
 from twofold.randomness import Key
 from twofold.theory import stepsizes_newer
 from twofold.tree import Pytree, record, static
 
-__all__ = ["FedProx", "Message", "Plan"]
-
-
-class Plan(NamedTuple):
-    """The round's number; there are no coins."""
-
-    k: jax.Array
+__all__ = ["FedProx", "Message"]
 
 
 class Message(NamedTuple):

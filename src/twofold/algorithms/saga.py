@@ -14,18 +14,13 @@ from numpy.typing import NDArray
 from twofold import tree
 from twofold.algorithms.base import Algorithm, Evaluations, Facts, GradientOracle, fill
 from twofold.algorithms.fields import known
+from twofold.algorithms.lsgd import Plan
 from twofold.control import repeat
 from twofold.randomness import Key
 from twofold.theory import stepsizes_newer
 from twofold.tree import Pytree, record, static
 
-__all__ = ["SAGA", "Message", "Plan", "Private", "Shared"]
-
-
-class Plan(NamedTuple):
-    """The round's number; who takes part is not the method's business."""
-
-    k: jax.Array
+__all__ = ["SAGA", "Message", "Private", "Shared"]
 
 
 class Shared(NamedTuple):
@@ -61,23 +56,18 @@ class SAGA(Algorithm):
 
     >>> import twofold as tw
     >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=4, rows=8, features=2)
-    >>> objective = tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5)
-    >>> problem = tw.Problem(objective, tw.Clients.from_list(made.clients))
+    >>> loss, clients = tw.losses.logistic(l2=0.1), tw.Clients.from_list(made.clients)
+    >>> problem = tw.Problem(tw.objectives.mixture(loss, lam=0.5), clients)
     >>> result = tw.solve(problem, "saga", participation=2, tol=1e-6)
     >>> result.status, result.algorithm.q
     ('converged', 0.5)
     """
 
-    eta: float | None = None
-    """η, the step size."""
-    q: float | NDArray[np.float64] | None = None
-    """q_m, how probably a client takes part: one number for all, or one each. It is what `participation=` says."""
-    L_beta: float | None = None
-    """The largest smoothness of an f_m in β, for the local steps."""
-    momentum: float | None = None
-    """(√κ−1)/(√κ+1), κ the condition number in β, for the local steps."""
-    inner: int | None = static(default=None)
-    """Local steps in a participation; theory's leave a tenth of the distance to β_m's minimiser."""
+    eta: float | None = None  # η, the step size
+    q: float | NDArray[np.float64] | None = None  # q_m, for all or for each; always what `participation=` says
+    L_beta: float | None = None  # the largest smoothness of an f_m in β, for the local steps
+    momentum: float | None = None  # (√κ−1)/(√κ+1), κ the condition number in β, for the local steps
+    inner: int | None = static(default=None)  # local steps; theory's leave a tenth of f_m(w, β_m) − min_β f_m(w, β)
     name = "saga"
     may_skip_messages = False
     works_with_some = True
@@ -103,7 +93,7 @@ class SAGA(Algorithm):
 
     def plan(self, stream: jax.Array, k: int | jax.Array) -> Plan:
         """No coins."""
-        return Plan(jnp.asarray(k, jnp.int32))
+        return Plan(jnp.int32(k))
 
     def client(
         self, plan: Plan, shared: Shared, private: Private, oracle: GradientOracle, key: Key
@@ -122,16 +112,15 @@ class SAGA(Algorithm):
         def step(i: jax.Array, state: tuple[Pytree, Pytree]) -> tuple[Pytree, Pytree]:
             now, before = state
             ahead = tree.combine((1 + momentum, now), (-momentum, before))
-            slope = oracle.gradient_beta(w, ahead)  # p_m∇_β f_m
-            return tree.combine((1.0, ahead), (-1 / (L_beta * oracle.weight), slope)), now
+            # The gradient carries its p_m, which a step on f_m alone does not.
+            return tree.combine((1.0, ahead), (-1 / (L_beta * oracle.weight), oracle.gradient_beta(w, ahead))), now
 
         return repeat(self.inner or 0, step, (beta, beta))[0]
 
     def _chances(self) -> tuple[float | jax.Array, jax.Array | None]:
         """min q, and each client's own if they differ."""
-        if self.q is None:
-            known(None)
-        q = jnp.asarray(self.q)
+        assert self.q is not None, "solve() fills it in"
+        q = jnp.asarray(self.q)  # pyright: ignore[reportUnknownMemberType]
         return (q, None) if q.ndim == 0 else (jnp.min(q), q)
 
     def server(self, plan: Plan, shared: Shared, mean: Message) -> Shared:
@@ -146,12 +135,11 @@ class SAGA(Algorithm):
 
     def sends(self, plan: Plan) -> Message:
         """Every round sends."""
-        return Message(jnp.ones_like(plan.k, dtype=bool))
+        return Message(plan.k >= 0)
 
     def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
         """All rows: once in w, `inner` times in β."""
-        each = rows + jnp.zeros_like(plan.k)
-        return Evaluations(each, (self.inner or 0) * each)
+        return Evaluations(rows + 0 * plan.k, (self.inner or 0) * rows + 0 * plan.k)
 
     def model(self, shared: Shared) -> Pytree:
         """w."""

@@ -1,4 +1,6 @@
 """Scafflix: Scaffnew with every client's own step (Yi, Condat, Richtárik 2023)."""
+# JAX leaves parts of jax.numpy's signatures (`device=`) untyped.
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
 """Scaffnew: local gradient steps with control variates, and a round now and then (Mishchenko et al. 2022, ProxSkip)."""
+# JAX leaves parts of jax.numpy's signatures (`device=`) untyped.
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 

@@ -47,7 +47,11 @@ class Flix(Objective):
         """The same objective with everyone's w*_m."""
         if self.alone is None:
             return dataclasses.replace(self, alone=minimise(local(self.loss))[1])
-        wanted = jax.tree.map(lambda leaf: (len(clients), *np.shape(leaf)), self.loss.init(clients))
+
+        def shape(leaf: ArrayLike) -> tuple[int, ...]:
+            return (len(clients), *np.shape(leaf))
+
+        wanted = jax.tree.map(shape, self.loss.init(clients))
         found = jax.tree.map(np.shape, self.alone)
         if found != wanted:
             raise InputError(f"alone must hold one model for each client, of shape {wanted}, got {found}.")

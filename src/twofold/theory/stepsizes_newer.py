@@ -7,7 +7,6 @@ As in `stepsizes`, each function returns a dict with one entry per hyper-paramet
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,7 +21,7 @@ __all__ = ["al2sgd_plus", "fedprox", "importance", "inner_steps", "saga", "scaff
 
 Array = NDArray[np.float64]
 INNER_ERROR = 0.1
-"""What is left of a private block's distance to its own minimiser after the local steps of one SAGA participation."""
+"""What is left of f_m(w, β_m) − min_β f_m(w, β) after the local steps of one SAGA participation."""
 
 
 # --- Scaffnew and Scafflix --------------------------------------------------------------------------------------------
@@ -107,11 +106,8 @@ def al2sgd_plus(
     loss: LossConstants,
     weights: ArrayLike,
     lam: float,
-    n: float,
     p_w: float | None = None,
     rho: float | None = None,
-    *,
-    optimal: Literal["rounds", "gradients"] = "rounds",
     eta: float | None = None,
 ) -> Hyper:
     """AL2SGD+: L-Katyusha on f + ψ, f = Σ p_m f'_m(β_m), ψ = (λ/2)Σ p_m‖β_m − mean‖² (Hanzely, Hanzely, Horváth, Richtárik 2020).
@@ -121,10 +117,10 @@ def al2sgd_plus(
     `rates.asvrcd_contraction` holds as it stands, with μ = min p_m μ'_m and
     η = 1/(4𝓛), θ₂ = ½, θ₁ = min{½, √(ημ max{½, θ₂/ρ})}, γ = 1/max{2μ, 4θ₁/η}, ν = 1 − γμ.
 
-    Default: p = 𝓛_ψ/(𝓛_f + 𝓛_ψ), and ρ = p(1−p) for few rounds, or 1/n (`optimal="gradients"`) for few row gradients. With the
-    first there are O(√(λ/μ')·log 1/ε) rounds for λ ≤ 𝓛', the order of the lower bound.
+    Default: p = 𝓛_ψ/(𝓛_f + 𝓛_ψ) and ρ = p(1−p): there are O(√(λ/μ')·log 1/ε) rounds for λ ≤ 𝓛', the order of the lower bound.
+    A smaller ρ, such as 1/n for n rows, trades rounds for row gradients.
 
-    >>> found = al2sgd_plus(LossConstants(0.1, 1.0, 3.0), [0.5, 0.5], lam=1.0, n=10)
+    >>> found = al2sgd_plus(LossConstants(0.1, 1.0, 3.0), [0.5, 0.5], lam=1.0)
     >>> found["p_w"], found["eta"], found["rho"]
     (0.25, 0.125, 0.1875)
     """
@@ -135,9 +131,7 @@ def al2sgd_plus(
     p = of_pull / (of_loss + of_pull) if p_w is None else float(p_w)
     if not 0 < p < 1:
         raise InputError(f"p_w must lie strictly between 0 and 1, got {p_w=}: else one of f and ψ would never move.")
-    if optimal not in ("rounds", "gradients"):
-        raise InputError(f'optimal must be "rounds" or "gradients", got {optimal=}.')
-    refresh = float(rho) if rho is not None else p * (1 - p) if optimal == "rounds" else 1 / n
+    refresh = p * (1 - p) if rho is None else float(rho)
     if not 0 < refresh <= 1:
         raise InputError(f"rho is a probability > 0, got {rho=}.")
     smoothness = max(of_loss / (1 - p), of_pull / p)
@@ -200,24 +194,23 @@ def saga(c: Constants, each: EachClient, q: ArrayLike, inner: int | None = None)
     if np.any(each.L_w > 0):
         found = participation(c.L_w, drawn * each.L_w, each.weights, chance, c.mu)
     else:  # nothing is shared: a round is everyone's own local steps
-        found = {"eta": 1.0, "kappa": 1 - INNER_ERROR**2, "note": None}
+        found = {"eta": 1.0, "kappa": 1 - INNER_ERROR, "note": None}
     local = {"L_beta": float(np.max(each.L_beta)), "momentum": _nesterov(each)}
     return {**found, **local, "q": float(chance.flat[0]) if uniform else chance, "inner": inner or inner_steps(each)}
 
 
 def inner_steps(each: EachClient, error: float = INNER_ERROR) -> int:
-    """How many accelerated steps leave at most `error` of the distance of any β_m to its minimiser.
+    """How many accelerated steps leave at most `error` of the gap f_m(w, β_m) − min_β f_m(w, β) of any client.
 
-    After T steps ‖β_T − β*‖² ≤ (κ+1)(1 − 1/√κ)^T ‖β_0 − β*‖², κ the largest condition number in β of a client.
+    After T steps from rest it is at most 2(1 − 1/√κ)^T of the first one, κ the largest condition number in β: T = √κ ln(2/error).
 
     >>> from twofold.theory.each import common
     >>> inner_steps(common(Constants(0.01, 1.0, 0.04, 9.0, 8.0), [0.5, 0.5]))
-    12
+    6
     """
     if not np.any(each.L_beta > 0):
         return 0
-    condition = _condition(each)
-    return max(math.ceil(math.sqrt(condition) * math.log((condition + 1) / error**2)), 1)
+    return max(math.ceil(math.sqrt(_condition(each)) * math.log(2 / error)), 1)
 
 
 def _condition(each: EachClient) -> float:
