@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from inspect import isfunction
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import jax
 import jax.numpy as jnp
@@ -294,7 +294,7 @@ class Problem:
         places = np.minimum(np.arange(capacity), counts[:, None] - 1) + first[:, None]
         pi = np.where(np.arange(capacity) < counts[:, None], self._row_probabilities[places], 0.0)
         table = alias_table(pi, counts)
-        return Draws(table.probability, table.alias, row_weights(pi, counts))
+        return Draws(*cast(Any, (table.probability, table.alias, row_weights(pi, counts))))
 
     def _as_kept(self, dtype: np.dtype, x: Pytree, *others: Pytree) -> Member:
         return Member(_in(self._kept or dtype, x), *_in(dtype, others))
@@ -442,7 +442,8 @@ class Problem:
             return None
         found = sharp(model, self.scale, self.metric, sampling="uniform", lemma=self._certified)
         noise_w, noise_beta = self._noise()
-        most = 1.0 if self.metric is None else float(np.max(np.linalg.norm(np.atleast_2d(self.metric.shared), 2))) ** 2
+        factor = None if self.metric is None else self.metric.shared
+        most = 1.0 if factor is None else float(np.linalg.norm(np.atleast_2d(np.asarray(factor)), 2)) ** 2
         client = 0.0 if model.shared is None else self.scale**2 * most * float(
             np.max(model.high * model.data.ww * model.tops[0] + model.fixed.ww)
         )  # fmt: skip

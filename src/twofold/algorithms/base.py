@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from twofold import tree
 from twofold.algorithms.oracle import GradientOracle
+from twofold.control import is_traced
 from twofold.errors import ContractError, InputError
 from twofold.randomness import Key
 from twofold.theory.constants import Constants, LossConstants
@@ -207,7 +208,7 @@ def check(algorithm: Algorithm) -> None:
     if not isinstance(getattr(algorithm, "name", None), str):
         raise ContractError(f'{kind} has no name: write name = "..." in the class.')
     for name, value in vars(algorithm).items():
-        if value is not None and not callable(value) and not isinstance(value, jax.core.Tracer):
+        if value is not None and not callable(value) and not is_traced(value):
             _check_field(kind, name, value)
 
 

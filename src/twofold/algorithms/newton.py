@@ -2,6 +2,7 @@
 
 Every step costs the same whether it succeeds or not, so that what a round costs is known before it runs.
 """
+# pyright: standard
 
 from __future__ import annotations
 

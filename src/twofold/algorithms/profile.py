@@ -1,4 +1,5 @@
 """Profile: each client minimises over its own β, and the server minimises what is left over w in very few rounds."""
+# pyright: standard
 
 from __future__ import annotations
 
@@ -119,7 +120,7 @@ class Profile(Algorithm):
         if size(shared.w) == 0:
             return shared
         curvature = symmetric(mean.hessian, size(shared.w)) if self.outer == "newton" else None
-        return advance(shared, mean.value, mean.gradient, curvature, self.L_w)
+        return advance(shared, mean.value, mean.gradient, curvature, jnp.asarray(self.L_w))
 
     def receive(self, plan: Plan, shared: Search, private: Private, oracle: GradientOracle) -> Private:
         """β belongs to the iterate from now on where the trial became it."""

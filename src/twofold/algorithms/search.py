@@ -4,6 +4,7 @@ The value and the gradient at the trial point come back with the round. Is the v
 iterate, and the next trial is a whole step from it; if not, the next trial is a shorter step (and, with Newton, a more
 cautious one: where the function is flat, its Hessian multiplies whatever error the gradient has).
 """
+# pyright: standard
 
 from __future__ import annotations
 
