@@ -101,6 +101,9 @@ def rows(table: jax.Array, index: jax.Array) -> jax.Array:
 
     On CPUs, one client's few long rows are copied in a way that keeps to one core and asks for memory early (FedAvg's rounds
     on MNIST: a quarter less processor time).
+
+    >>> rows(jnp.array([[1.0], [2.0], [3.0]]), jnp.array([2, 0])).tolist()
+    [[3.0], [1.0]]
     """
     row = math.prod(table.shape[1:]) * table.dtype.itemsize
     long = row >= LONG and len(index) > 1 and isinstance(index, jax.core.Tracer) and on_cpu()
