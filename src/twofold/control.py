@@ -17,11 +17,18 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import custom_vmap
 
+__all__ = ["branch", "is_traced", "repeat"]
+
 Pytree = Any
 
 
 def is_traced(value: Pytree) -> bool:
-    """Whether any leaf is a tracer, i.e. whether we are inside a compiled or batched program."""
+    """Whether any leaf is a tracer, i.e. whether we are inside a compiled or batched program.
+
+    >>> import jax
+    >>> is_traced(1.0), bool(jax.jit(lambda x: jnp.asarray(is_traced(x)))(1.0))
+    (False, True)
+    """
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
 
 
@@ -29,6 +36,9 @@ def branch(condition: Any, yes: Callable[[], Pytree], no: Callable[[], Pytree]) 
     """`yes()` where the scalar condition holds, else `no()`; only the side taken is computed.
 
     Both sides must give the same structure, shapes and dtypes. Closing over outer values is fine.
+
+    >>> branch(True, lambda: 1.0, lambda: 2.0)
+    1.0
     """
     if not is_traced(condition):
         return yes() if bool(condition) else no()
@@ -40,7 +50,11 @@ def branch(condition: Any, yes: Callable[[], Pytree], no: Callable[[], Pytree]) 
 
 
 def repeat(times: Any, body: Callable[[Any, Pytree], Pytree], start: Pytree) -> Pytree:
-    """body(times−1, … body(1, body(0, start))): a loop of `times` steps."""
+    """body(times−1, … body(1, body(0, start))): a loop of `times` steps.
+
+    >>> repeat(3, lambda i, total: total + i, 0.0).item()
+    3.0
+    """
     if not is_traced((times, start)):
         for i in range(int(times)):
             start = body(jnp.asarray(i, jnp.int32), start)

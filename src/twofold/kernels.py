@@ -33,12 +33,20 @@ LONG, LINE = 1024, 64
 
 
 def on_cpu() -> bool:
-    """Whether computations run on the host's own cores."""
+    """Whether computations run on the host's own cores.
+
+    >>> on_cpu() in (True, False)
+    True
+    """
     return jax.default_backend() == "cpu"
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Cores that this process may use.
+
+    >>> cores() >= 1
+    True
+    """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -51,6 +59,9 @@ def product(x: jax.Array, weight: jax.Array) -> jax.Array:
     On CPUs, a few rows of a few features times a vector are written out term by term, and so is the gradient: XLA would make
     one small call for every client and seed, whereas sums of products fuse with what is around them (1.6 times as fast for
     pFedMe over thirty seeds).
+
+    >>> product(jnp.eye(2), jnp.array([1.0, 2.0])).tolist()
+    [1.0, 2.0]
     """
     if x.shape[-1] != weight.shape[0]:
         raise ValueError(
@@ -90,6 +101,9 @@ def rows(table: jax.Array, index: jax.Array) -> jax.Array:
 
     On CPUs, one client's few long rows are copied in a way that keeps to one core and asks for memory early (FedAvg's rounds
     on MNIST: a quarter less processor time).
+
+    >>> rows(jnp.array([[1.0], [2.0], [3.0]]), jnp.array([2, 0])).tolist()
+    [[3.0], [1.0]]
     """
     row = math.prod(table.shape[1:]) * table.dtype.itemsize
     long = row >= LONG and len(index) > 1 and isinstance(index, jax.core.Tracer) and on_cpu()
@@ -129,6 +143,9 @@ def stable_order(words: jax.Array) -> jax.Array:
 
     XLA's CPU code sorts single words four times as fast as words with their places. So where there are few, this sorts words
     whose last bits are replaced by the place, and then mends the rare neighbours that differ in those bits alone.
+
+    >>> stable_order(jnp.array([5, 1, 5, 0], jnp.uint32)).tolist()
+    [3, 1, 0, 2]
     """
     if not (1 < len(words) <= SHORT and on_cpu()):
         return jnp.argsort(words, stable=True).astype(jnp.int32)
@@ -154,7 +171,11 @@ def stable_order(words: jax.Array) -> jax.Array:
 
 
 class Threads:
-    """A pool of threads that work in the precision of the thread that made them (JAX keeps it per thread)."""
+    """A pool of threads that work in the precision of the thread that made them (JAX keeps it per thread).
+
+    >>> Threads(2).map(lambda number: number**2, [1, 2, 3])
+    [1, 4, 9]
+    """
 
     def __init__(self, count: int) -> None:
         self._count, self._pool = count, ThreadPoolExecutor(count)

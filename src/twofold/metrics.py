@@ -18,6 +18,11 @@ from twofold.problem import Problem
 from twofold.tree import Pytree
 from twofold.variables import Variables
 
+__all__ = [
+    "BUILT_IN", "DERIVED", "SUMS", "Additive", "Metric", "OfProgram", "OfUser", "as_tree", "bound", "evaluate",
+    "gradient_norm", "loss", "named", "resolve", "size", "value_of",
+]  # fmt: skip
+
 ROWS_AT_ONCE = 1 << 21
 """Iterates are evaluated in blocks, so that a block touches at most about this many rows."""
 
@@ -192,7 +197,11 @@ def _value_of(metric: Metric, program: Program, w: Pytree, parts: tuple[Pytree, 
 
 
 def named(record: str | Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
-    """What to record as name → metric: one name, several, or a mapping to names and functions."""
+    """What to record as name → metric: one name, several, or a mapping to names and functions.
+
+    >>> named(("loss", "gap")), named({"error": "loss"})
+    ({'loss': 'loss', 'gap': 'gap'}, {'error': 'loss'})
+    """
     if isinstance(record, str):
         record = (record,)
     return dict(record) if isinstance(record, Mapping) else {name: name for name in record}

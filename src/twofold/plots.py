@@ -12,6 +12,8 @@ import numpy as np
 from twofold.evaluate import Comparison
 from twofold.extras import require
 
+__all__ = ["COLOURS", "STYLE", "clients", "save"]
+
 # Okabe and Ito's palette, distinguishable with any colour blindness; the most different colours come first.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 INK, QUIET, GRID = "#222222", "#767676", "#E4E4E4"

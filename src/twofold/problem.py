@@ -75,7 +75,15 @@ def _rounded(clients: Clients, dtype: np.dtype) -> Clients:
 
 
 class Optimum(NamedTuple):
-    """The minimiser of F in real (unscaled) parameters, its value, and ‖∇F‖ there (in the scaled space)."""
+    """The minimiser of F in real (unscaled) parameters, its value, and ‖∇F‖ there (in the scaled space).
+
+    >>> import numpy as np, twofold as tw
+    >>> clients = tw.Clients.from_list([(np.eye(2), [0.0, 1.0]), (np.eye(2), [1.0, 1.0])])
+    >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.squared(l2=0.5), lam=1.0), clients)
+    >>> best = problem.optimum()
+    >>> best.w.shape, best.beta.shape, best.gradient_norm < 1e-6
+    ((2,), (2, 2), True)
+    """
 
     w: Pytree
     beta: Pytree
@@ -97,6 +105,14 @@ class Problem:
     pixels, counts, 0 and 1) are exact, and others are rounded by up to 1/256 of themselves. What is solved is then the
     problem of the rounded features, which this problem's `clients` have: constants, step sizes, gaps and the optimum are all
     its own. Rows held out are graded as they are.
+
+    >>> import numpy as np, twofold as tw
+    >>> clients = tw.Clients.from_list([(np.eye(2), [0.0, 1.0]), (np.eye(2), [1.0, 1.0])])
+    >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.squared(l2=0.5), lam=1.0), clients)
+    >>> problem.M, round(problem.scale, 4)
+    (2, 0.7071)
+    >>> float(problem.value(*problem.start))
+    0.375
     """
 
     def __init__(
@@ -323,18 +339,39 @@ class Problem:
         return jax.eval_shape(inward)
 
     def member(self, m: int) -> Member:
-        """Client m's data alone, unpadded."""
+        """Client m's data alone, unpadded.
+
+        >>> import numpy as np, twofold as tw
+        >>> clients = tw.Clients.from_list([(np.eye(2), [0.0, 1.0]), (np.eye(2), [1.0, 1.0])])
+        >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.squared(l2=0.5), lam=1.0), clients)
+        >>> problem.member(1).y.tolist()
+        [1.0, 1.0]
+        """
         alone = self.stack(np.array([m]), np.dtype(jnp.result_type(float)))
         return tree.arrays(jax.tree.map(lambda leaf: leaf[0], alone))
 
     def split(self, beta: Pytree) -> tuple[Pytree, ...]:
-        """Everyone's β (leading client axis) cut into the buckets."""
+        """Everyone's β (leading client axis) cut into the buckets.
+
+        >>> import numpy as np, twofold as tw
+        >>> clients = tw.Clients.from_list([(np.eye(2), [0.0, 1.0]), (np.eye(2), [1.0, 1.0])])
+        >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.squared(l2=0.5), lam=1.0), clients)
+        >>> [part.shape for part in problem.split(np.zeros((2, 2)))]
+        [(2, 2)]
+        """
         if self._trivial:
             return (beta,)
         return tuple(jax.tree.map(lambda leaf, p=positions: leaf[p], beta) for positions in self.positions)
 
     def join(self, parts: tuple[Pytree, ...]) -> Pytree:
-        """The inverse of `split`."""
+        """The inverse of `split`.
+
+        >>> import numpy as np, twofold as tw
+        >>> clients = tw.Clients.from_list([(np.eye(2), [0.0, 1.0]), (np.eye(2), [1.0, 1.0])])
+        >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.squared(l2=0.5), lam=1.0), clients)
+        >>> problem.join(problem.split(np.zeros((2, 2)))).shape
+        (2, 2)
+        """
         if self._trivial:
             return parts[0]
         order = np.argsort(np.concatenate(self.positions))
@@ -360,31 +397,75 @@ class Problem:
     # --- values and gradients -----------------------------------------------------------------------------------------
 
     def value(self, w: Pytree, beta: Pytree) -> jax.Array:
-        """F(w, β) at real parameters; β has a leading client axis."""
+        """F(w, β) at real parameters; β has a leading client axis.
+
+        >>> import numpy as np, twofold as tw
+        >>> clients = tw.Clients.from_list([(np.eye(2), [0.0, 1.0]), (np.eye(2), [1.0, 1.0])])
+        >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.squared(l2=0.5), lam=1.0), clients)
+        >>> float(problem.value(np.zeros(2), np.zeros((2, 2))))
+        0.375
+        """
         return _value(*self._at(w, beta))
 
     def values(self, w: Pytree, beta: Pytree) -> jax.Array:
-        """f_m(w, β_m) of every client."""
+        """f_m(w, β_m) of every client.
+
+        >>> import numpy as np, twofold as tw
+        >>> clients = tw.Clients.from_list([(np.eye(2), [0.0, 1.0]), (np.eye(2), [1.0, 1.0])])
+        >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.squared(l2=0.5), lam=1.0), clients)
+        >>> problem.values(np.zeros(2), np.zeros((2, 2))).tolist()
+        [0.25, 0.5]
+        """
         return self.join(_values(*self._at(w, beta)))
 
     def gradient(
         self, w: Pytree, beta: Pytree, *, key: jax.Array | None = None, batch: int | None = None
     ) -> tuple[Pytree, Pytree]:
-        """(∇_w F, ∇_β F) at real parameters, full or, with a key (`jax.random.key(seed)`), on `batch` sampled rows each."""
+        """(∇_w F, ∇_β F) at real parameters, full or, with a key (`jax.random.key(seed)`), on `batch` sampled rows each.
+
+        >>> import numpy as np, twofold as tw
+        >>> clients = tw.Clients.from_list([(np.eye(2), [0.0, 1.0]), (np.eye(2), [1.0, 1.0])])
+        >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.squared(l2=0.5), lam=1.0), clients)
+        >>> of_w, of_beta = problem.gradient(np.ones(2), np.zeros((2, 2)))
+        >>> of_w.tolist(), of_beta.shape
+        ([1.0, 1.0], (2, 2))
+        """
         return self.gradient_w(w, beta, key=key, batch=batch), self.gradient_beta(w, beta, key=key, batch=batch)
 
     def gradient_w(self, w: Pytree, beta: Pytree, *, key: jax.Array | None = None, batch: int | None = None) -> Pytree:
-        """∇_w F = Σ p_m ∇_w f_m; where the objective decouples the blocks this touches no β-gradient."""
+        """∇_w F = Σ p_m ∇_w f_m; where the objective decouples the blocks this touches no β-gradient.
+
+        >>> import numpy as np, twofold as tw
+        >>> clients = tw.Clients.from_list([(np.eye(2), [0.0, 1.0]), (np.eye(2), [1.0, 1.0])])
+        >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.squared(l2=0.5), lam=1.0), clients)
+        >>> problem.gradient_w(np.ones(2), np.zeros((2, 2))).tolist()
+        [1.0, 1.0]
+        """
         return _gradient_w(*self._at(w, beta), *_sampling(key, batch))
 
     def gradient_beta(
         self, w: Pytree, beta: Pytree, *, key: jax.Array | None = None, batch: int | None = None
     ) -> Pytree:
-        """∇_β F, whose block m is p_m ∇_β f_m, with a leading client axis."""
+        """∇_β F, whose block m is p_m ∇_β f_m, with a leading client axis.
+
+        >>> import numpy as np, twofold as tw
+        >>> clients = tw.Clients.from_list([(np.eye(2), [0.0, 1.0]), (np.eye(2), [1.0, 1.0])])
+        >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.squared(l2=0.5), lam=1.0), clients)
+        >>> problem.gradient_beta(np.zeros(2), np.zeros((2, 2))).tolist()
+        [[0.0, -0.25], [-0.25, -0.25]]
+        """
         return self.join(_gradient_beta(*self._at(w, beta), *_sampling(key, batch)))
 
     def gradient_norm_squared(self, w: Pytree, beta: Pytree) -> jax.Array:
-        """‖∇F‖² in the scaled space: what the gap certificate ‖∇F‖²/(2μ) needs."""
+        """‖∇F‖² in the scaled space: what the gap certificate ‖∇F‖²/(2μ) needs.
+
+        >>> import numpy as np, twofold as tw
+        >>> clients = tw.Clients.from_list([(np.eye(2), [0.0, 1.0]), (np.eye(2), [1.0, 1.0])])
+        >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.squared(l2=0.5), lam=1.0), clients)
+        >>> best = problem.optimum()
+        >>> bool(problem.gradient_norm_squared(best.w, best.beta) < 1e-12)
+        True
+        """
         of_w, of_beta = self.gradient(w, beta)
         return self.scale**2 * tree.squared_norm(of_w) + tree.squared_norm(of_beta)
 
@@ -394,7 +475,17 @@ class Problem:
         return Program(self.objective, Variables(), self.stacks), tree.cast(w), self.split(tree.cast(beta))
 
     def check(self, w: Pytree, beta: Pytree) -> None:
-        """Refuse parameters of another shape than this problem's."""
+        """Refuse parameters of another shape than this problem's.
+
+        >>> import numpy as np, twofold as tw
+        >>> clients = tw.Clients.from_list([(np.eye(2), [0.0, 1.0]), (np.eye(2), [1.0, 1.0])])
+        >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.squared(l2=0.5), lam=1.0), clients)
+        >>> try:
+        ...     problem.check(np.zeros(3), np.zeros((2, 2)))
+        ... except ValueError as mistake:
+        ...     print(mistake)
+        (w, beta) must have shapes ((2,), (2, 2)), got ((3,), (2, 2)).
+        """
         expected = jax.tree.map(jnp.shape, self.host_start)
         found = jax.tree.map(jnp.shape, (w, beta))
         if found != expected:
@@ -417,6 +508,15 @@ class Problem:
 
         With `rule="sharp"` they come from everyone's second moments, and know how noisy the gradients of sampled rows are, by
         this problem's `sampling`. With `rule="paper"` they are those of the paper's lemmas.
+
+        >>> import numpy as np, twofold as tw
+        >>> clients = tw.Clients.from_list([(np.eye(2), [0.0, 1.0]), (np.eye(2), [1.0, 1.0])])
+        >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.squared(l2=0.5), lam=1.0), clients)
+        >>> found = problem.constants()
+        >>> found.how["mu"], round(found.L_beta, 4)
+        ('certified', 1.0)
+        >>> problem.constants(mu=0.01).mu
+        0.01
         """
         if rule not in ("sharp", "paper"):
             raise InputError(f"rule is 'sharp' or 'paper', got {rule!r}.")
@@ -476,7 +576,15 @@ class Problem:
         return of_w, of_beta
 
     def optimum(self) -> Optimum:
-        """The minimiser to machine precision (convex problems), by a method that shares no code with the algorithms."""
+        """The minimiser to machine precision (convex problems), by a method that shares no code with the algorithms.
+
+        >>> import numpy as np, twofold as tw
+        >>> clients = tw.Clients.from_list([(np.eye(2), [0.0, 1.0]), (np.eye(2), [1.0, 1.0])])
+        >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.squared(l2=0.5), lam=1.0), clients)
+        >>> result = tw.solve(problem, "acd", tol=1e-6)
+        >>> bool(np.allclose(result.w, problem.optimum().w, atol=1e-2))
+        True
+        """
         return self._optimum
 
     @cached_property

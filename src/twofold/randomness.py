@@ -21,11 +21,20 @@ import jax.numpy as jnp
 
 from twofold import kernels
 
+__all__ = [
+    "Key", "at", "attendance", "bits", "coin", "coins", "common", "hashed", "high", "of", "private", "root", "rows",
+    "shuffle", "subset",
+]  # fmt: skip
+
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
 class Key(NamedTuple):
-    """The key `fold_in(words, number)`, its hash not yet taken."""
+    """The key `fold_in(words, number)`, its hash not yet taken.
+
+    >>> of(root(0), 3).number.item()
+    3
+    """
 
     words: jax.Array
     number: jax.Array
@@ -55,42 +64,75 @@ def _compiled(*static: int) -> Callable[[F], F]:
 
 @_compiled()
 def hashed(key: Key) -> jax.Array:
-    """The two words of a key: `jax.random.fold_in` carried out."""
+    """The two words of a key: `jax.random.fold_in` carried out.
+
+    >>> hashed(of(root(0), 3)).shape
+    (2,)
+    """
     return jnp.stack(_threefry(key.words, jnp.uint32(0), key.number))
 
 
 def root(seed: int) -> jax.Array:
-    """The two words of the key of a whole run."""
+    """The two words of the key of a whole run.
+
+    >>> root(0).tolist()
+    [0, 0]
+    """
     return jax.random.key_data(jax.random.key(seed, impl="threefry2x32"))
 
 
 def of(words: jax.Array, number: Any) -> Key:
-    """The key of a number (an iteration) in a stream."""
+    """The key of a number (an iteration) in a stream.
+
+    >>> of(root(0), 3).number.item()
+    3
+    """
     return Key(words, jnp.asarray(number).astype(jnp.uint32))
 
 
 def at(key: Key, number: Any) -> Key:
-    """A key's own key for a number (a local step, a second coin)."""
+    """A key's own key for a number (a local step, a second coin).
+
+    >>> first, second = (at(of(root(0), 3), number) for number in (0, 1))
+    >>> bool((hashed(first) == hashed(second)).all())
+    False
+    """
     return of(hashed(key), number)
 
 
 def common(words: jax.Array) -> jax.Array:
-    """The stream of the coins that everyone shares."""
+    """The stream of the coins that everyone shares.
+
+    >>> common(root(0)).shape
+    (2,)
+    """
     return hashed(of(words, 0))
 
 
 def private(words: jax.Array, client: Any) -> jax.Array:
-    """The stream of client `client`'s own draws."""
+    """The stream of client `client`'s own draws.
+
+    >>> bool((private(root(0), 0) == private(root(0), 1)).all())
+    False
+    """
     return hashed(at(of(words, 1), client))
 
 
 def attendance(words: jax.Array) -> jax.Array:
-    """The stream that says who takes part in which round; everyone shares it."""
+    """The stream that says who takes part in which round; everyone shares it.
+
+    >>> bool((attendance(root(0)) == common(root(0))).all())
+    False
+    """
     return hashed(of(words, 2))
 
 
 def bits(key: Key, size: int) -> jax.Array:
-    """`size` independent 32-bit words; the i-th does not depend on how many are drawn."""
+    """`size` independent 32-bit words; the i-th does not depend on how many are drawn.
+
+    >>> bits(of(root(0), 3), 2).tolist() == bits(of(root(0), 3), 5).tolist()[:2]
+    True
+    """
     # First counter 1, 2, …: apart from 0, which derives keys.
     places = jnp.arange(1, size + 1, dtype=jnp.uint32)
     return _threefry(key.words, places, jnp.broadcast_to(key.number, places.shape))[0]
@@ -98,33 +140,54 @@ def bits(key: Key, size: int) -> jax.Array:
 
 @_compiled()
 def coin(key: Key, probability: Any) -> jax.Array:
-    """True with the given probability (never for 0, always for 1), to a precision of 2⁻²⁴."""
+    """True with the given probability (never for 0, always for 1), to a precision of 2⁻²⁴.
+
+    >>> [bool(coin(of(common(root(0)), k), 0.5)) for k in range(4)]
+    [True, False, True, False]
+    """
     uniform = (bits(key, 1)[0] >> jnp.uint32(8)).astype(jnp.float32) * jnp.float32(2**-24)
     return uniform < jnp.asarray(probability, jnp.float32)
 
 
 @_compiled()
 def coins(key: Key, probabilities: jax.Array) -> jax.Array:
-    """One coin for each probability."""
+    """One coin for each probability.
+
+    >>> coins(of(root(0), 0), jnp.array([0.0, 1.0])).tolist()
+    [False, True]
+    """
     uniform = (bits(key, len(probabilities)) >> jnp.uint32(8)).astype(jnp.float32) * jnp.float32(2**-24)
     return uniform < probabilities.astype(jnp.float32)
 
 
 @_compiled(1, 2)
 def subset(key: Key, size: int, everyone: int) -> jax.Array:
-    """`size` of `everyone`, all subsets equally likely, as a mask."""
+    """`size` of `everyone`, all subsets equally likely, as a mask.
+
+    >>> int(subset(of(root(0), 0), 2, 5).sum())
+    2
+    """
     order = kernels.stable_order(bits(key, everyone))
     return jnp.zeros(everyone, bool).at[order[:size]].set(True)
 
 
 @_compiled(2)
 def rows(key: Key, count: Any, size: int) -> jax.Array:
-    """`size` row numbers of a client with `count` rows, uniform (to within count/2³²), with replacement."""
+    """`size` row numbers of a client with `count` rows, uniform (to within count/2³²), with replacement.
+
+    >>> drawn = rows(of(root(0), 0), 10, 4)
+    >>> bool(((drawn >= 0) & (drawn < 10)).all())
+    True
+    """
     return high(bits(key, size), jnp.asarray(count).astype(jnp.uint32)).astype(jnp.int32)
 
 
 def high(a: jax.Array, b: jax.Array) -> jax.Array:
-    """⌊a·b/2³²⌋ in 32-bit arithmetic, from the products of halves: a division-free map of a word to 0 … b−1."""
+    """⌊a·b/2³²⌋ in 32-bit arithmetic, from the products of halves: a division-free map of a word to 0 … b−1.
+
+    >>> int(high(jnp.uint32(2**31), jnp.uint32(10)))
+    5
+    """
     low, half = jnp.uint32(0xFFFF), jnp.uint32(16)
     a1, a0, b1, b0 = a >> half, a & low, b >> half, b & low
     middle = a1 * b0 + (a0 * b0 >> half)
@@ -133,7 +196,12 @@ def high(a: jax.Array, b: jax.Array) -> jax.Array:
 
 @_compiled(2)
 def shuffle(key: Key, count: Any, capacity: int) -> jax.Array:
-    """A permutation of a client's `count` rows, padded rows last; the same whatever the padding."""
+    """A permutation of a client's `count` rows, padded rows last; the same whatever the padding.
+
+    >>> order = shuffle(of(root(0), 0), 3, 5).tolist()
+    >>> sorted(order[:3]), order[3:]
+    ([0, 1, 2], [3, 4])
+    """
     last = jnp.uint32(jnp.iinfo(jnp.uint32).max)
     # Padded rows come after all real ones, whatever they drew: the sort is stable.
     drawn = jnp.where(jnp.arange(capacity) < count, bits(key, capacity), last)

@@ -29,6 +29,8 @@ from twofold.tree import Pytree
 if TYPE_CHECKING:
     from twofold.problem import Optimum, Problem
 
+__all__ = ["NotConvexError", "minimise", "smallest_eigenvalue"]
+
 DENSE = 300
 """Up to this many parameters per client (w and β_m together) the Newton blocks are formed."""
 

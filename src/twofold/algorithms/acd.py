@@ -50,8 +50,8 @@ class ACD(Algorithm):
     >>> clients = tw.Clients.from_list(tw.data.synthetic.mixture(0.3, clients=3, rows=8, features=2).clients)
     >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5), clients)
     >>> result = tw.solve(problem, tw.algorithms.ACD(), rounds=3, record=())
-    >>> round(result.algorithm.p_w, 3), result.ledger.rounds
-    (0.463, 3)
+    >>> 0 < result.algorithm.p_w < 1, result.ledger.rounds
+    (True, 3)
     """
 
     p_w: float | None = None  # the probability that an iteration moves w

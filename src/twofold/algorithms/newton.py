@@ -18,6 +18,11 @@ from twofold.algorithms.oracle import GradientOracle
 from twofold.control import repeat
 from twofold.tree import Pytree
 
+__all__ = [
+    "NOISE", "Block", "Inner", "Outer", "choose", "conjugate_gradients", "minimise_beta", "profile_hessian",
+    "solve", "symmetric",
+]  # fmt: skip
+
 NOISE = 16
 """Values that differ by fewer units of rounding than this are taken to be equal."""
 

@@ -16,6 +16,8 @@ from twofold.errors import InputError
 from twofold.randomness import Key
 from twofold.tree import Pytree, record, select, size, static
 
+__all__ = ["Message", "Plan", "Private", "Profile"]
+
 
 class Plan(NamedTuple):
     """The round's number; there are no coins."""

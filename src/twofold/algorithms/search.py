@@ -17,6 +17,8 @@ from jax.flatten_util import ravel_pytree
 from twofold.algorithms.newton import NOISE, solve
 from twofold.tree import Pytree
 
+__all__ = ["Search", "advance", "begin", "lbfgs_direction", "shorter"]
+
 
 class Search(NamedTuple):
     """What everyone knows: the iterate w, the point to be tried next, and what the next direction will be made of."""

@@ -22,6 +22,11 @@ from twofold.errors import InputError
 from twofold.theory.arrow import Arrow
 from twofold.theory.constants import Constants, Sampling
 
+__all__ = [
+    "RowSmoothness", "SharpConstants", "arrow", "eliminated", "largest_beta", "largest_w", "private_values",
+    "row_smoothness", "sharp",
+]  # fmt: skip
+
 Array = NDArray[np.float64]
 
 

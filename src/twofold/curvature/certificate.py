@@ -29,6 +29,8 @@ from twofold.curvature.model import BlockCurvature
 from twofold.errors import InputError
 from twofold.tree import Pytree, record, static
 
+__all__ = ["Certificate", "ClientFactors", "Partial", "SharedFactors", "bound_client", "finish", "gap", "prepare"]
+
 Array = NDArray[np.float64]
 
 

@@ -13,6 +13,8 @@ from twofold.curvature.model import BlockCurvature
 from twofold.errors import InputError
 from twofold.theory.arrow import best_probability, momentum
 
+__all__ = ["Forecast", "choose", "forecasts"]
+
 ENOUGH = 1.1
 """A simpler change of variables is taken if it costs no more than this times the cheapest."""
 

@@ -24,6 +24,8 @@ from twofold.curvature.model import WIDE, BlockCurvature
 from twofold.errors import InputError
 from twofold.tree import Pytree, record, static
 
+__all__ = ["Factor", "Kind", "Metric", "build", "pack", "private_roots", "unpack"]
+
 Array = NDArray[np.float64]
 Factor = jax.Array | Array
 Kind = Literal["matrix", "diagonal", "scale"]

@@ -30,6 +30,11 @@ from twofold.clients import Clients
 if TYPE_CHECKING:
     from twofold.losses import Linear
 
+__all__ = [
+    "POOLED", "WIDE", "BlockCurvature", "Blocks", "Features", "Group", "Held", "Loss", "Pull", "of_parts",
+    "of_terms",
+]  # fmt: skip
+
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 

@@ -18,6 +18,10 @@ class Dataset:
 
     `tw.Clients.from_groups(data.x, data.y, data.owner)` makes clients of data with owners; rows without owners are
     dealt out by one of `tw.data.partition`.
+
+    >>> data = Dataset(np.eye(2), np.array([0, 1]), "Made up.")
+    >>> data.x.shape, data.owner
+    ((2, 2), None)
     """
 
     x: NDArray[Any]

@@ -23,6 +23,11 @@ from typing import Any
 from twofold.errors import TwofoldError
 from twofold.extras import require
 
+__all__ = [
+    "ENVIRONMENT_VARIABLE", "TIMEOUT_SECONDS", "DataError", "DataFile", "Downloader", "Folder", "cache_folder", "fetch",
+    "fetch_members", "find", "roots", "verify",
+]  # fmt: skip
+
 ENVIRONMENT_VARIABLE = "TWOFOLD_DATA"
 TIMEOUT_SECONDS = 30.0
 _CHUNK = 1 << 18
@@ -35,7 +40,11 @@ Downloader = Callable[[str, str, Any], None]
 
 
 class DataError(TwofoldError, RuntimeError):
-    """A data file is missing, damaged or unreachable; the message is one sentence that says what to do."""
+    """A data file is missing, damaged or unreachable; the message is one sentence that says what to do.
+
+    >>> issubclass(DataError, RuntimeError)
+    True
+    """
 
 
 @dataclass(frozen=True)
@@ -65,7 +74,11 @@ class DataFile:
 
 
 def cache_folder() -> Path:
-    """The folder where downloads are kept for this user."""
+    """The folder where downloads are kept for this user.
+
+    >>> cache_folder().name
+    'data'
+    """
     import platformdirs
 
     return Path(platformdirs.user_cache_path("twofold", appauthor=False)) / "data"
@@ -88,6 +101,10 @@ def find(file: DataFile, folder: Folder = None) -> Path | None:
 
     A copy with a wrong checksum is an error and not a reason to look further: silently using another copy would
     leave users believing that theirs is fine. Nothing is ever deleted or overwritten here.
+
+    >>> file = DataFile("mnist", "labels.gz", "ec29112dd5afa0611ce80d1b7f02629c", "https://…", 4_542)
+    >>> find(file, "/nowhere") is None
+    True
     """
     for root in roots(folder):
         path = root / file.relative
@@ -104,7 +121,15 @@ def fetch(file: DataFile, folder: Folder = None, *, downloader: Downloader | Non
 
 
 def verify(path: Path, file: DataFile) -> None:
-    """Raise a `DataError` unless the file at `path` has the published checksum."""
+    """Raise a `DataError` unless the file at `path` has the published checksum.
+
+    >>> file = DataFile("mnist", "labels.gz", "ec29112dd5afa0611ce80d1b7f02629c", "https://…", 4_542)
+    >>> try:
+    ...     verify(Path("/nowhere/labels.gz"), file)
+    ... except (DataError, OSError) as mistake:
+    ...     print(type(mistake).__name__)
+    DataError
+    """
     try:
         with path.open("rb") as stream:
             found = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

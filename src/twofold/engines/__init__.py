@@ -40,6 +40,15 @@ def choose(
     `simulate` becomes `streamed` where not everyone fits at once. On CPUs it also does so where one client has much to do
     between two rounds, or all of them together need more than a cache holds: a core then does better to work on a few clients
     in its own cache, and then on the next, than on all in lock step. Many seeds are spread over the cores.
+
+    >>> import numpy as np, twofold as tw
+    >>> clients = tw.Clients.from_list([(np.eye(2), [0.0, 1.0]), (np.eye(2), [1.0, 1.0])])
+    >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.squared(l2=0.5), lam=1.0), clients)
+    >>> from twofold.engines.schedule import footprint
+    >>> from twofold.solver import complete
+    >>> method, _ = complete(problem, "acd")
+    >>> choose("messages", method, problem, footprint(method, problem)).__name__
+    'Messages'
     """
     if name not in REGISTRY:
         raise InputError(f"Unknown engine {name!r}; there are {', '.join(REGISTRY)}.")

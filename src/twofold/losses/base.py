@@ -17,7 +17,13 @@ __all__ = ["Batch", "Held", "Rows", "by_row", "mean_by_row", "ridge_of"]
 
 
 class Rows(NamedTuple):
-    """Rows of one client's data with the weight of each in the mean: 1/n for a real row, 0 for padding."""
+    """Rows of one client's data with the weight of each in the mean: 1/n for a real row, 0 for padding.
+
+    >>> import jax.numpy as jnp
+    >>> rows = Rows(jnp.eye(3), jnp.zeros(3), weight=jnp.array([0.5, 0.5, 0.0]))  # two rows, and one of padding
+    >>> float(rows.mean(jnp.array([1.0, 3.0, 99.0])))
+    2.0
+    """
 
     x: Pytree
     y: Pytree
@@ -29,14 +35,24 @@ class Rows(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What a user's own function sees: features and targets with a leading row axis."""
+    """What a user's own function sees: features and targets with a leading row axis.
+
+    >>> import numpy as np
+    >>> Batch(x=np.eye(2), y=np.ones(2)).x.shape
+    (2, 2)
+    """
 
     x: Pytree
     y: Pytree
 
 
 def by_row(function: Callable[[Batch], Any], x: Pytree, y: Pytree) -> jax.Array:
-    """A user's batch function of each row alone."""
+    """A user's batch function of each row alone.
+
+    >>> import jax.numpy as jnp
+    >>> by_row(lambda batch: jnp.mean(batch.x * batch.y), jnp.array([1.0, 2.0]), jnp.array([3.0, 4.0])).tolist()
+    [3.0, 8.0]
+    """
 
     def one(x: Pytree, y: Pytree) -> jax.Array:
         single = Batch(*jax.tree.map(lambda leaf: leaf[None], (x, y)))
@@ -46,7 +62,13 @@ def by_row(function: Callable[[Batch], Any], x: Pytree, y: Pytree) -> jax.Array:
 
 
 def mean_by_row(function: Callable[[Batch], Any], rows: Rows) -> jax.Array:
-    """The mean of a user's batch function over rows, evaluated one row at a time so that padding cannot leak in."""
+    """The mean of a user's batch function over rows, evaluated one row at a time so that padding cannot leak in.
+
+    >>> import jax.numpy as jnp
+    >>> rows = Rows(jnp.array([1.0, 2.0, 9.0]), jnp.array([3.0, 4.0, 9.0]), jnp.array([0.5, 0.5, 0.0]))
+    >>> float(mean_by_row(lambda batch: jnp.mean(batch.x * batch.y), rows))
+    5.5
+    """
     return rows.mean(by_row(function, rows.x, rows.y))
 
 
@@ -54,6 +76,9 @@ class Held:
     """A value that an objective keeps for its start and that no compiled program ever reads.
 
     So all of these count as equal: an objective that is made again, with another start of the same shape, compiles nothing.
+
+    >>> Held([1.0]) == Held([2.0])
+    True
     """
 
     def __init__(self, value: Any) -> None:
@@ -67,7 +92,11 @@ class Held:
 
 
 def ridge_of(l2: float) -> float:
-    """The strength of a ridge if it is a finite number ≥ 0, else a sentence."""
+    """The strength of a ridge if it is a finite number ≥ 0, else a sentence.
+
+    >>> ridge_of(1)
+    1.0
+    """
     if not isinstance(l2, Real) or not 0 <= l2 < np.inf:
         raise InputError(f"The ridge must be a number ≥ 0, got {l2=}.")
     return float(l2)

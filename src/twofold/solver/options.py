@@ -25,7 +25,11 @@ Callback = Callable[[Mapping[str, float]], None]
 
 
 class TheoryWarning(UserWarning):
-    """Theory had to assume something that the problem does not guarantee, or foresees trouble."""
+    """Theory had to assume something that the problem does not guarantee, or foresees trouble.
+
+    >>> issubclass(TheoryWarning, UserWarning)
+    True
+    """
 
 
 PACKAGE = str(Path(__file__).parents[1])
@@ -49,7 +53,11 @@ def warn(text: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How a run is to be done."""
+    """How a run is to be done.
+
+    >>> Options(Budget(rounds=10)).engine
+    'simulate'
+    """
 
     budget: Budget
     record: Metrics = ("loss",)

@@ -21,7 +21,11 @@ __all__ = ["complete", "facts_of", "make"]
 
 
 def make(algorithm: str | Algorithm) -> Algorithm:
-    """An algorithm from its name, or itself."""
+    """An algorithm from its name, or itself.
+
+    >>> make("lsgd").tau
+    5
+    """
     if isinstance(algorithm, Algorithm):
         return algorithm
     if isinstance(algorithm, type):
@@ -37,7 +41,15 @@ def complete(
     constants: Constants | None = None,
     participation: Who | Participation | None = None,
 ) -> tuple[Algorithm, str | None]:
-    """The algorithm with every open field filled in from theory, and theory's note to the user."""
+    """The algorithm with every open field filled in from theory, and theory's note to the user.
+
+    >>> import numpy as np, twofold as tw
+    >>> clients = tw.Clients.from_list([(np.eye(2), [0.0, 1.0]), (np.eye(2), [1.0, 1.0])])
+    >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.squared(l2=0.5), lam=1.0), clients)
+    >>> method, note = complete(problem, "lsgd")
+    >>> method.eta > 0, note
+    (True, None)
+    """
     algorithm = make(algorithm)
     objective = problem.objective
     if algorithm.needs not in (None, objective.name):

@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 
 from twofold.errors import InputError
 
+__all__ = ["Arrow", "Choice", "best_probability", "momentum"]
+
 Array = NDArray[np.float64]
 
 ACCURACY = 1e-7
@@ -151,7 +153,14 @@ def momentum(nu: float) -> float:
 
 
 class Choice(NamedTuple):
-    """A probability of a w-step, its ν, and the cost of an e-fold of accuracy, (p_w·cost_w + p_β·cost_β)/θ."""
+    """A probability of a w-step, its ν, and the cost of an e-fold of accuracy, (p_w·cost_w + p_β·cost_β)/θ.
+
+    >>> import numpy as np
+    >>> arrow = Arrow(schur=np.array([2 - 1 / 3]), cross=np.array([[1.0]]), own=np.array([[3.0]]))
+    >>> choice = best_probability(arrow)
+    >>> 0 < choice.p_w < 1, choice.nu > 0
+    (True, True)
+    """
 
     p_w: float
     nu: float
@@ -163,6 +172,12 @@ def best_probability(arrow: Arrow, cost_w: float = 1.0, cost_beta: float = 0.05)
 
     The cost of an e-fold is (p_w·cost_w + (1−p_w)·cost_beta)/θ(ν(p_w)); it is minimised on a grid and then by golden
     section around the best point of it.
+
+    >>> import numpy as np
+    >>> arrow = Arrow(schur=np.array([2 - 1 / 3]), cross=np.array([[1.0]]), own=np.array([[3.0]]))
+    >>> cheap, dear = (best_probability(arrow, cost_w=cost, cost_beta=1.0) for cost in (1.0, 100.0))
+    >>> dear.p_w < cheap.p_w
+    True
     """
     if not (cost_w > 0 and cost_beta >= 0):
         raise InputError(f"Costs must be positive (of β: at least 0), got {cost_w=} and {cost_beta=}.")

@@ -30,6 +30,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from twofold.errors import InputError, KindError
 
+__all__ = [
+    "SYMBOLS", "Constants", "LossConstants", "Sampling", "adaptive", "arrow_smallest_eigenvalue", "local",
+    "mixture", "multitask", "traditional", "weight_sharing",
+]  # fmt: skip
+
 Array = NDArray[np.float64]
 
 HOW = ("certified", "local", "given")
@@ -58,6 +63,10 @@ class LossConstants:
 
     Each is a number for all clients or an array with one entry per client. `how` says for "mu", "L" and "calL" whether
     it is certified, local or given (the default).
+
+    >>> loss = LossConstants(mu=[0.1, 0.2], L=1.0, calL=2.0)
+    >>> loss.mu_min, loss.how["L"]
+    (0.1, 'given')
     """
 
     mu: Any
@@ -219,6 +228,9 @@ def arrow_smallest_eigenvalue(a: float, b: ArrayLike, c: ArrayLike, *, schur: fl
 
     `schur` is a − Σ b_m²/c_m, for callers who know it without the cancellation. If it is given, every c_m with b_m ≠ 0
     must be positive, and φ(t) = schur − t − t Σ b_m²/(c_m (c_m − t)) keeps a tiny eigenvalue to full precision.
+
+    >>> round(arrow_smallest_eigenvalue(2.0, [1.0, 1.0], [3.0, 3.0]), 6)  # of [[2, 1, 1], [1, 3, 0], [1, 0, 3]]
+    1.0
     """
     a = float(a)
     b, c = np.broadcast_arrays(np.atleast_1d(np.asarray(b, np.float64)), np.atleast_1d(np.asarray(c, np.float64)))
@@ -366,7 +378,13 @@ _NONE = {"L": 0.0, "calL": 0.0}
 
 
 def traditional(loss: LossConstants) -> Constants:
-    """Constants of traditional federated learning, F(w) = Σ p_m f'_m(w): μ', L', 0 (eq. traditional; w is unscaled)."""
+    """Constants of traditional federated learning, F(w) = Σ p_m f'_m(w): μ', L', 0 (eq. traditional; w is unscaled).
+
+    >>> loss = LossConstants(mu=0.1, L=1.0, calL=2.0)
+    >>> c = traditional(loss)
+    >>> c.mu, c.L_w, c.L_beta
+    (0.1, 1.0, 0.0)
+    """
     why = "μ': every client's loss is μ'-strongly convex (the table of constants, traditional FL)"
     return _assemble(loss, loss.mu_min, why, _each(loss, lambda L: L), _NONE, ("max L'", "there is no β"), False)
 
@@ -375,6 +393,11 @@ def local(loss: LossConstants, weights: ArrayLike | None = None, *, clients: int
     """Constants of local training, F(β) = Σ p_m f'_m(β_m): μ = min p_m μ'_m, L^β = max p_m L'_m (eq. fully).
 
     With p_m = 1/M: μ'/M, 0, L'/M.
+
+    >>> loss = LossConstants(mu=0.1, L=1.0, calL=2.0)
+    >>> c = local(loss, clients=10)
+    >>> round(c.mu, 5), c.L_w, c.L_beta
+    (0.01, 0.0, 0.1)
     """
     _, _, p, _ = _setting(loss, None, weights, clients)
     mu = float(np.min(p * loss.mu))
@@ -396,6 +419,11 @@ def mixture(
     Paper's setting and μ' ≤ λ/2: μ'/(3M), λ/M, (L'+λ)/M. Otherwise, or with `sharp`, μ is the smallest eigenvalue of
     the arrow matrix with a = s²λ, b_m = −p_m λ s, c_m = p_m (μ'_m + λ): only the blocks of the β_m depend on a loss.
     Its Schur complement is a − Σ b_m²/c_m = s² Σ p_m λ μ'_m/(μ'_m + λ).
+
+    >>> loss = LossConstants(mu=0.1, L=1.0, calL=2.0)
+    >>> c = mixture(loss, lam=0.5, clients=10)
+    >>> round(c.mu, 5), c.L_w, round(c.L_beta, 5)
+    (0.00333, 0.05, 0.15)
     """
     lam = _parameter("lam", lam)
     M, s, p, paper = _setting(loss, scale, weights, clients)
@@ -429,6 +457,11 @@ def multitask(
     Paper's setting, λ > 0 and Λ ≥ 3λ/(2μ'): λ/(2M), (ΛL'+λ)/M, (L'+λ)/M; the ½ that the table has in the last two is a
     slip. Otherwise, or with `sharp`, μ is the smallest eigenvalue of the arrow matrix with a = s²(Λ Σ p_m μ'_m + λ),
     b_m = −p_m λ s, c_m = p_m (μ'_m + λ), whose Schur complement is s² Σ p_m (Λ μ'_m + λ μ'_m/(μ'_m + λ)).
+
+    >>> loss = LossConstants(mu=0.1, L=1.0, calL=2.0)
+    >>> c = multitask(loss, lam=0.5, Lambda=10.0, clients=10)
+    >>> round(c.mu, 5), c.L_w, round(c.L_beta, 5)
+    (0.025, 1.05, 0.15)
     """
     lam, Lambda = _parameter("lam", lam), _parameter("Lambda", Lambda)
     M, s, p, paper = _setting(loss, scale, weights, clients)
@@ -463,6 +496,11 @@ def adaptive(
     a = s² Σ p_m μ'_m (Λ + α_m²), b_m = p_m μ'_m α_m (1−α_m) s, c_m = p_m μ'_m (1−α_m)²: the Hessian of f'_m enters
     through the tensor product with (α_m s, 1−α_m)(α_m s, 1−α_m)ᵀ ⪰ 0, so it may be replaced by μ'_m I. The Schur
     complement is s² Λ Σ p_m μ'_m.
+
+    >>> loss = LossConstants(mu=0.1, L=1.0, calL=2.0)
+    >>> c = adaptive(loss, alpha=0.5, Lambda=1.0, clients=10)
+    >>> round(c.mu, 5), c.L_w, round(c.L_beta, 5)
+    (0.00125, 0.125, 0.025)
     """
     Lambda = _parameter("Lambda", Lambda)
     alpha = np.asarray(alpha, np.float64)
@@ -489,6 +527,11 @@ def weight_sharing(
 
     Since f'_m has a Hessian of at least μ'_m I, ∇²F is at least diag(s² Σ p_m μ'_m, p_1 μ'_1, …, p_M μ'_M) ⊗ I. In the
     paper's setting these are μ'/M, L'/M, L'/M (the paper prints μ' for μ and L' for L^β: a slip).
+
+    >>> loss = LossConstants(mu=0.1, L=1.0, calL=2.0)
+    >>> c = weight_sharing(loss, clients=10)
+    >>> round(c.mu, 5), c.L_w, c.L_beta
+    (0.01, 0.1, 0.1)
     """
     M, s, p, paper = _setting(loss, scale, weights, clients)
     mu = min(s * s * float(np.sum(p * loss.mu)), float(np.min(p * loss.mu)))

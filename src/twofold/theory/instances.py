@@ -37,12 +37,18 @@ from twofold.theory.constants import SYMBOLS, Constants
 from twofold.theory.rates import LowerBounds, chain_rounds
 from twofold.tree import Pytree, record, static
 
+__all__ = ["Chain", "LowerBound", "least", "lower_bound_instance", "minimiser", "ratio"]
+
 BEYOND = 1e-36
 """A default chain is so long that what lies beyond its end is this small, in ‖z*‖²."""
 
 
 class Chain(NamedTuple):
-    """½ Σ a(z_{i+1} − z_i)² + ½ c‖z‖² − b z_1, by its stiffness a, ridge c and pull b."""
+    """½ Σ a(z_{i+1} − z_i)² + ½ c‖z‖² − b z_1, by its stiffness a, ridge c and pull b.
+
+    >>> round(ratio(Chain(stiffness=2.0, ridge=1.0, pull=1.0)), 3)
+    0.5
+    """
 
     stiffness: Any
     ridge: Any
@@ -50,7 +56,11 @@ class Chain(NamedTuple):
 
 
 def ratio(chain: Chain) -> float:
-    """The q = (√κ−1)/(√κ+1) of the minimiser z*_i ∝ q^i of the infinite chain, κ = 1 + 4a/c."""
+    """The q = (√κ−1)/(√κ+1) of the minimiser z*_i ∝ q^i of the infinite chain, κ = 1 + 4a/c.
+
+    >>> ratio(Chain(stiffness=2.0, ridge=1.0, pull=1.0))
+    0.5
+    """
     root = math.sqrt(1 + 4 * chain.stiffness / chain.ridge)
     return (root - 1) / (root + 1)
 
@@ -59,6 +69,9 @@ def minimiser(chain: Chain, d: int) -> np.ndarray:
     """The exact minimiser on d coordinates: z*_i = z*_1 (q^{i−1} + q^{2d−i})/(1 + q^{2d−1}), as if mirrored at d + ½.
 
     With b = c/(1−q), as `lower_bound_instance` has it, z*_i = (q^{i−1} + q^{2d−i})/(1 − q^{2d}).
+
+    >>> minimiser(Chain(stiffness=2.0, ridge=1.0, pull=1.0), d=3).round(3).tolist()
+    [0.524, 0.286, 0.19]
     """
     q, i = ratio(chain), np.arange(1, d + 1)
     return chain.pull * (1 - q) / chain.ridge * (q ** (i - 1.0) + q ** (2.0 * d - i)) / (1 - q ** (2.0 * d))
@@ -75,6 +88,10 @@ class LowerBound(Objective):
 
     w and each β_m are of the shape (n, d). A client in a group with the share s_g of all clients has its links, and the
     pull, divided by s_g, so that the mean over clients is the whole chain.
+
+    >>> problem = lower_bound_instance(kappa_w=16.0, kappa_beta=None, dimension=20)
+    >>> problem.objective.name, problem.M
+    ('lower_bound', 2)
     """
 
     shared: Chain | None
@@ -187,6 +204,11 @@ def lower_bound_instance(
     long that truncation is of no help: what the minimiser has beyond d is below 1e-36 of ‖w*‖², and a method reaches d
     only after six times the rounds that 1e-6 takes at least. `optimum()` is the closed form of `minimiser`; what a
     method must spend here is `least`.
+
+    >>> problem = lower_bound_instance(kappa_w=16.0, kappa_beta=4.0, dimension=20, dimension_beta=10)
+    >>> c = problem.constants()
+    >>> round(c.L_w / c.mu, 6), round(c.L_beta / c.mu, 6)
+    (16.0, 4.0)
     """
     M, n = _whole("M", M, 2 if kappa_w is not None else 1), _whole("n", n, 1)
     mu = positive("mu", mu)
@@ -265,6 +287,10 @@ def least(problem: Problem, eps: float) -> LowerBounds:
 
     For long chains k is `chain_rounds`, log(1/ε)/(2 log(1/q)), about ¼√κ log(1/ε): a quarter of the order that
     `lower_bounds` gives, which has no constant and must not be held against a count.
+
+    >>> problem = lower_bound_instance(kappa_w=16.0, kappa_beta=None, dimension=20)
+    >>> least(problem, eps=1e-4).rounds
+    10.0
     """
     objective = problem.objective
     if not isinstance(objective, LowerBound):

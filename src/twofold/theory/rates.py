@@ -23,6 +23,11 @@ from twofold.theory.constants import Constants
 from twofold.theory.cost import Cost
 from twofold.theory.tight import Batch
 
+__all__ = [
+    "METHODS", "LowerBounds", "Prediction", "Table", "asvrcd_contraction", "chain_rounds", "initial_error",
+    "lower_bounds", "predict", "predict_acd", "table1", "table2",
+]  # fmt: skip
+
 METHODS = ("lsgd", "acd", "scd", "ascd", "svrcd", "asvrcd", "l2sgd_plus", "pfedme")
 
 
@@ -33,6 +38,11 @@ class Prediction:
     A gradient evaluation is one call as in Table 1 of the paper: it touches `rows_per_gradient` rows (all n for ACD, a
     batch for LSGD, one for the others, whose full gradients at a refresh count as n calls). `eta` is the step size it
     is for: with noise, LSGD and SCD need a smaller one than `stepsizes` gives.
+
+    >>> c = Constants(mu=0.1, L_w=1.0, L_beta=4.0, calL_w=2.0, calL_beta=6.0)
+    >>> found = predict("acd", c, eps=1e-6)
+    >>> round(found.rounds), found.criterion, found.certainty
+    (44, 'F − F*', 'certified')
     """
 
     iterations: float
@@ -79,6 +89,10 @@ def asvrcd_contraction(hyper: stepsizes.Hyper, mu: float) -> float:
     4. E f(v⁺) = (1−ρ) f(v) + ρ f(y). So Ψ = ‖z−x*‖² + A f(y) + A θ₂/(ρ−κ) f(v) falls by 1 − κ.
 
     The tight steps that noise constants give come with their own κ (docs/two-references.md).
+
+    >>> c = Constants(mu=0.1, L_w=1.0, L_beta=4.0, calL_w=2.0, calL_beta=6.0)
+    >>> round(asvrcd_contraction(stepsizes.asvrcd(c, n=10), c.mu), 5)
+    0.99779
     """
     if "kappa" in hyper:
         return 1 - hyper["kappa"]
@@ -110,6 +124,10 @@ def initial_error(
     memory starts at x⁰. L2SGD+: ‖·‖² + 4η²σ²/min{p, (1−p)/n}, as its memory starts empty, with sigma2 = σ² = E‖G(x*)‖².
     SCD: ‖·‖². LSGD: 2‖·‖²/η (Theorem main_result, whose Φ⁰ misses the 2 of the β-part).
     `batch`, `reference` and `cost` matter with noise constants only, and must be those of `predict`.
+
+    >>> c = Constants(mu=0.1, L_w=1.0, L_beta=4.0, calL_w=2.0, calL_beta=6.0)
+    >>> round(initial_error("acd", c, gap=1.0, distance2=4.0), 3)
+    1.2
     """
     if method == "acd":
         return gap + c.mu / 2 * distance2
@@ -320,7 +338,12 @@ def _predict_lsgd(
 
 @dataclass(frozen=True)
 class LowerBounds:
-    """Orders that no method in the span of its oracle can beat (Theorem lb), constants ignored."""
+    """Orders that no method in the span of its oracle can beat (Theorem lb), constants ignored.
+
+    >>> c = Constants(mu=0.1, L_w=1.0, L_beta=4.0, calL_w=2.0, calL_beta=6.0)
+    >>> lower_bounds(c, n=1, eps=1e-6).rounds > 0
+    True
+    """
 
     rounds: float
     grad_w: float
@@ -331,6 +354,11 @@ def lower_bounds(c: Constants, n: float = 1, eps: float = 1e-6) -> LowerBounds:
     """√(L^w/μ) log(1/ε) rounds, n + √(n𝓛^w/μ) log(1/ε) calls of ∇_w, n + √(n𝓛^β/μ) log(1/ε) of ∇_β (Theorem lb).
 
     A block that is absent costs nothing. For n = 1, the full gradient, put L for 𝓛 in `c`.
+
+    >>> c = Constants(mu=0.1, L_w=1.0, L_beta=4.0, calL_w=2.0, calL_beta=6.0)
+    >>> found = lower_bounds(c, n=1, eps=1e-6)
+    >>> round(found.rounds), round(found.grad_beta)
+    (44, 108)
     """
     if c.mu == 0:
         raise InputError("The lower bounds are for strongly convex problems, but μ = 0; add a ridge, or give mu.")
@@ -350,6 +378,9 @@ def chain_rounds(kappa: float, eps: float) -> float:
     holds w_1 and every second edge, the other one the edges between, the first among them. From w = 0 the shared model
     gains one coordinate per round at most, and w*_i is q^i with q = (√κ−1)/(√κ+1); hence ‖w^k − w*‖² ≥ q^{2k}‖w*‖².
     This is exact in infinitely many dimensions; in d dimensions it holds for k ≪ d.
+
+    >>> round(chain_rounds(kappa=100.0, eps=1e-6), 2)
+    34.42
     """
     if kappa < 1:
         raise InputError(f"A condition number is at least 1, got {kappa=}.")
@@ -366,7 +397,13 @@ def chain_rounds(kappa: float, eps: float) -> float:
 
 @dataclass(frozen=True)
 class Table:
-    """A small table of numbers with a name for each row and column; printing it aligns the columns."""
+    """A small table of numbers with a name for each row and column; printing it aligns the columns.
+
+    >>> print(Table("needs", ("rounds", "∇β"), {"acd": (120.0, 340.5)}))
+    needs
+         rounds  ∇β
+    acd  120     340.5
+    """
 
     title: str
     columns: tuple[str, ...]
@@ -406,6 +443,13 @@ def table1(
     """Table 1 of the paper for given constants: what each method needs to reach ε, and the lower bounds of Theorem lb.
 
     The arguments are those of `predict`, where `sigma2` means E‖G(x*)‖² for SCD and σ² for LSGD.
+
+    >>> c = Constants(mu=0.1, L_w=1.0, L_beta=4.0, calL_w=2.0, calL_beta=6.0)
+    >>> table = table1(c, n=10, eps=1e-4, methods=("acd", "asvrcd"))
+    >>> list(table.rows)
+    ['acd', 'asvrcd', 'lower bound']
+    >>> round(table["acd"]["rounds"])
+    29
     """
     rows: dict[str, tuple[Any, ...]] = {}
     for method in methods:
@@ -445,6 +489,9 @@ def table2(
     - mixture: √(λ/μ') for w, √((L'+λ)/μ') for β, if μ' ≤ λ/2
     - adaptive: √((Λ+α_max²)L'/((1−α_max)²μ')) for w, √((1−α_min)²L'/((1−α_max)²μ')) for β, if Λ ≥ α² + (1−α)²/2
     - weight_sharing: √(L'/μ') for both
+
+    >>> table2("mixture", mu=0.01, L=1.0, calL=4.0, lam=0.5).columns
+    ('rounds', 'full_grad_w', 'full_grad_beta', 'row_grad_w', 'row_grad_beta', 'condition_holds')
     """
     if not mu > 0:
         raise InputError(f"Table 2 is for strongly convex losses, got {mu=}.")

@@ -49,6 +49,12 @@ def usable_mu(c: Constants, L: float) -> tuple[float, str | None]:
     """A μ > 0 to set momentum by: the problem's own, or 10⁻⁴·L with a note if the problem has μ = 0.
 
     No rate is claimed with the second. The paper does likewise on images, where it sets μ' = 0.01 by hand.
+
+    >>> usable_mu(Constants(mu=0.1, L_w=1.0, L_beta=4.0, calL_w=2.0, calL_beta=6.0), L=5.0)
+    (0.1, None)
+    >>> mu, note = usable_mu(Constants(mu=0.0, L_w=1.0, L_beta=4.0, calL_w=2.0, calL_beta=6.0), L=5.0)
+    >>> mu
+    0.0005
     """
     if c.mu > 0:
         return c.mu, None
@@ -106,6 +112,11 @@ def acd(c: Constants) -> Hyper:
     block i, drawn with p_i = √L_i/S, gains E[F(x) − F(y⁺)] ≥ Σ p_i/(2L_i) ‖∇_i F(x)‖²; the z-step is a mirror step with
     the norm S²‖·‖², in which F is ν-strongly convex, and its error η²/(2S²) E‖ĝ‖² is exactly η² times that gain. With
     x = (1−θ)y + θz and η = 1/θ, all F(x) cancel, and (F(y) − F*)/θ² + S²‖z − x*‖²/(2(1−θ)) contracts by 1 − θ.
+
+    >>> c = Constants(mu=0.1, L_w=1.0, L_beta=4.0, calL_w=2.0, calL_beta=6.0)
+    >>> steps = acd(c)
+    >>> round(steps["p_w"], 4), round(steps["eta"] * steps["theta"], 4)
+    (0.3333, 1.0)
     """
     root_w, root_beta = math.sqrt(c.L_w), math.sqrt(c.L_beta)
     total = root_w + root_beta
@@ -164,6 +175,10 @@ def w_probability(c: Constants, p_w: float | None = None) -> float:
     """The probability of a w-step: p_w = 𝓛^w/(𝓛^w + 𝓛^β) (Theorem e1), or the user's, checked.
 
     It is 1 if there is no β (𝓛^β = 0), and 0 if there is no w (𝓛^w = 0).
+
+    >>> c = Constants(mu=0.1, L_w=1.0, L_beta=4.0, calL_w=2.0, calL_beta=6.0)
+    >>> w_probability(c), w_probability(c, p_w=0.5)
+    (0.25, 0.5)
     """
     total = c.calL_w + c.calL_beta
     if total == 0:
@@ -217,6 +232,9 @@ def refresh_probability(p_w: float, n: float, optimal: Literal["w", "beta"] = "w
     """The probability ρ of a new reference point: p_w/n, or p_β/n for optimal="beta" (after Theorem e1).
 
     The first makes the number of ∇_w optimal, the second that of ∇_β. If it were 0 (a block is absent), 1/n is used.
+
+    >>> refresh_probability(0.25, n=10), refresh_probability(0.25, n=10, optimal="beta")
+    (0.025, 0.075)
     """
     n = float(n)
     _check_rows(n)
@@ -475,7 +493,11 @@ def scd(c: Constants, p_w: float | None = None, *, n: float = 1, batch: Batch = 
 
 
 def scd_neighbourhood(eta: float, mu: float, sigma2: float) -> float:
-    """How near SCD comes: E‖x − x*‖² ≤ 2ησ²/μ in the limit, with σ² = E‖G(x*)‖²."""
+    """How near SCD comes: E‖x − x*‖² ≤ 2ησ²/μ in the limit, with σ² = E‖G(x*)‖².
+
+    >>> scd_neighbourhood(eta=0.1, mu=0.5, sigma2=2.0)
+    0.8
+    """
     if not mu > 0:
         raise InputError(f"SCD's neighbourhood needs strong convexity, got {mu=}.")
     return 2 * eta * sigma2 / mu
@@ -569,6 +591,9 @@ def pfedme(lam: float, loss: LossConstants, local_rounds: int) -> Hyper:
 
     The Moreau envelope that a client's local rounds descend is λ-smooth, so R steps of 1/(λR) move w at most as far as
     one full step; the inner problem f'(θ) + (λ/2)‖θ − w‖² is (𝓛' + λ)-smooth on any mini-batch.
+
+    >>> pfedme(lam=0.5, loss=LossConstants(mu=0.1, L=1.0, calL=1.5), local_rounds=4)
+    {'eta': 0.5, 'inner_eta': 0.5, 'note': None}
     """
     if not lam > 0:
         raise InputError(f"pFedMe needs a penalty λ > 0, got {lam=}.")
@@ -603,7 +628,12 @@ class PLSchedule:
 
 
 def pl_schedule(mu: float, beta: float, tau: int) -> PLSchedule:
-    """The step η_k = 1/(μ(k + βτ + 1)) as a hashable function of k (Theorem PLNonConvex)."""
+    """The step η_k = 1/(μ(k + βτ + 1)) as a hashable function of k (Theorem PLNonConvex).
+
+    >>> eta = pl_schedule(mu=0.5, beta=3.0, tau=3)
+    >>> float(eta(0)), float(eta(10))
+    (0.2, 0.1)
+    """
     return PLSchedule(float(mu), float(beta), int(tau))
 
 
@@ -612,6 +642,9 @@ def pl_beta(mu: float, L: float, lam: float, C1: float, C2: float, M: int) -> fl
 
     The proof also needs β² > κ e^{1/β} (eq. NonCLemma7-3), which the theorem leaves out; it follows for β ≥ 1.77 and is
     included here.
+
+    >>> round(pl_beta(mu=1.0, L=2.0, lam=1.0, C1=0.0, C2=0.0, M=10), 3)
+    8.0
     """
     if not mu > 0:
         raise InputError(f"The PL condition needs mu > 0, got {mu=}.")
@@ -635,7 +668,11 @@ class PLCheck(NamedTuple):
 
 
 def check_pl(beta: float, tau: int, mu: float, L: float, lam: float, C1: float, C2: float, M: int) -> PLCheck:
-    """The conditions on β and τ: β > pl_beta and τ ≥ √(max{κe^{1/β} − 4, 0}/(β² − κe^{1/β})) (Theorem PLNonConvex)."""
+    """The conditions on β and τ: β > pl_beta and τ ≥ √(max{κe^{1/β} − 4, 0}/(β² − κe^{1/β})) (Theorem PLNonConvex).
+
+    >>> check_pl(beta=10.0, tau=2, mu=1.0, L=2.0, lam=1.0, C1=0.0, C2=0.0, M=10).ok
+    True
+    """
     above = pl_beta(mu, L, lam, C1, C2, M)
     grown = 2 * L * L * lam * (C1 + 1) / mu**2 * math.exp(1 / beta)
     room = beta**2 - grown
@@ -659,6 +696,9 @@ def check_nonconvex(eta: float, L: float, tau: int, lam: float, C1: float, C2: f
 
     Here every f_m is jointly L-smooth in (w, β_m), λ is the dissimilarity of the clients, and C₁, C₂ are the relative
     variances of ∇_w and ∇_β. The theorem is for a β-step of η; ours has η/M, which is only more cautious.
+
+    >>> check_nonconvex(eta=0.25, L=1.0, tau=2, lam=1.0, C1=0.0, C2=0.0, M=10)
+    NonconvexCheck(ok=True, value=-0.625)
     """
     linear, quadratic = _nonconvex_terms(L, tau, lam, C1, C2, M)
     value = -1 + eta * linear + eta * eta * quadratic
@@ -666,7 +706,11 @@ def check_nonconvex(eta: float, L: float, tau: int, lam: float, C1: float, C2: f
 
 
 def largest_nonconvex_eta(L: float, tau: int, lam: float, C1: float, C2: float, M: int) -> float:
-    """The largest η that `check_nonconvex` accepts: η = 2/(b + √(b² + 4a)), the positive root of aη² + bη = 1."""
+    """The largest η that `check_nonconvex` accepts: η = 2/(b + √(b² + 4a)), the positive root of aη² + bη = 1.
+
+    >>> round(largest_nonconvex_eta(L=1.0, tau=2, lam=1.0, C1=0.0, C2=0.0, M=10), 4)
+    0.5
+    """
     linear, quadratic = _nonconvex_terms(L, tau, lam, C1, C2, M)
     if linear + quadratic <= 0:
         raise InputError(f"Any step size will do for a flat function, got {L=} and {lam=}: give eta.")

@@ -89,7 +89,12 @@ def smoothness(L: float, row: float, batch: Batch) -> float:
 
 
 class Tight(NamedTuple):
-    """Step sizes of ASVRCD, and the κ by which its potential falls in one iteration: EΨ⁺ ≤ (1−κ)Ψ."""
+    """Step sizes of ASVRCD, and the κ by which its potential falls in one iteration: EΨ⁺ ≤ (1−κ)Ψ.
+
+    >>> steps = Tight(eta=0.1, theta1=0.2, theta_w=0.5, theta_beta=0.0, gamma=0.5, nu=0.95, kappa=0.05)
+    >>> round(1 / steps.kappa)  # iterations for a factor e
+    20
+    """
 
     eta: float
     theta1: float
@@ -244,7 +249,11 @@ def _scale_of(c: Constants, block: Literal["w", "beta"], batch: Batch) -> float:
 
 @dataclass(frozen=True)
 class Design:
-    """The cheapest choice: p_w, ρ_w, ρ_β (equal for one reference point) and the batch, and its cost per factor e."""
+    """The cheapest choice: p_w, ρ_w, ρ_β (equal for one reference point) and the batch, and its cost per factor e.
+
+    >>> Design(p_w=0.2, rho_w=0.05, rho_beta=0.05, batch=1, kappa=0.01, cost=30.0).p_w
+    0.2
+    """
 
     p_w: float
     rho_w: float
