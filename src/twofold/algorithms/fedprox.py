@@ -43,7 +43,7 @@ class FedProx(Algorithm):
     >>> problem = tw.Problem(tw.objectives.traditional(tw.losses.logistic(l2=0.1)), tw.Clients.from_list(made.clients))
     >>> result = tw.solve(problem, tw.algorithms.FedProx(tau=2), rounds=3, record=())
     >>> result.ledger.rounds, result.ledger.gradients_w.tolist()
-    (3, [2, 2, 2])
+    (3, [6, 6, 6])
     """
 
     eta: float | None = None

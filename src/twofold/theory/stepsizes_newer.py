@@ -234,7 +234,7 @@ def importance(L: float, client_L: ArrayLike, weights: ArrayLike, expected: floa
     no memory is the slowest part. Σ q_m falls in C, which is found by bisection.
 
     >>> importance(1.0, [1.0, 1.0, 4.0], [1 / 3, 1 / 3, 1 / 3], expected=1.5).round(3).tolist()
-    [0.376, 0.376, 0.749]
+    [0.39, 0.39, 0.719]
     """
     share = np.asarray(weights, np.float64) * np.asarray(client_L, np.float64)
     if not 0 < expected <= len(share):
