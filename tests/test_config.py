@@ -256,7 +256,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"output": {"history": ["cvs"]}}, 'output.history.0 = "cvs" is not allowed: it must be one of "csv", "parquet"; did you '
      'mean "csv"?'),
     ({"objective": {"name": 3}}, "objective.name = 3 is not known: choose from traditional, local, multitask, mixture, "
-     "adaptive, weight_sharing, residual, maml."),
+     "adaptive, flix, weight_sharing, residual, maml."),
     ({"data": {"source": "digit"}, "partition": {"clients": 5}}, 'data.source = "digit" is not known: choose from '
      "synthetic-mixture, synthetic-weight-sharing, digits, mnist, fashion-mnist, kmnist, cifar10, school, csv, npz; did you "
      "mean digits?"),  # and nothing about [partition], whose default depends on the data

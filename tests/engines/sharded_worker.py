@@ -45,7 +45,7 @@ def summary(run):
 
 
 def runs(engine):
-    """Three methods that use everything (a receive, a table, epochs, two coins), bucketed or not, one seed or two at once.
+    """Methods that use everything (a receive, a table, epochs, two coins, a step or a chance of each client's own), bucketed or not.
 
     Over many devices all but the first let a device's clients take turns, one at a time. (It would have to copy its tables.)
     """
@@ -55,6 +55,9 @@ def runs(engine):
     memory.SPREAD, memory.CHUNK = (0, 1) if engine == "sharded" else (memory.SPREAD, memory.CHUNK)
     out["epochs"] = summary(tw.solve(plain, tw.algorithms.LSGD(epochs=1, batch=3), seed=3, **options))
     out["seeds"] = [summary(run) for run in tw.solve(bucketed, "asvrcd", seeds=[3, 4], **options)]
+    out["scafflix"] = summary(tw.solve(bucketed, "scafflix", seed=3, **options))
+    chances = (0.9, 0.3, 0.5, 1.0, 0.7, 0.4, 0.6)
+    out["saga"] = summary(tw.solve(plain, tw.algorithms.SAGA(inner=2), seed=3, participation=chances, **options))
     return out
 
 

@@ -627,7 +627,7 @@ def test_every_engine_has_the_same_participants(who: Any, variant: str):
 # --- a state that can be given out and taken back ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("variant", ["lsgd-average", "asvrcd", "l2sgd_plus"])
+@pytest.mark.parametrize("variant", ["lsgd-average", "asvrcd", "l2sgd_plus", "scafflix", "al2sgd_plus", "saga"])
 def test_any_engine_goes_on_from_the_state_of_any_other(variant: str):
     whole = problem("bucketed")
     method, _ = complete(whole, VARIANTS[variant])

@@ -16,6 +16,11 @@ ALPHA = np.array([0.2, 0.5, 0.9])
 L2 = 0.05
 
 
+def alone(m, classes):
+    """What FLIX takes for client m's own model."""
+    return np.full(3 if classes is None else (3, classes), 0.1 * (m + 1))
+
+
 def one_of_each(loss):
     """Every objective, with numbers that tell its terms apart."""
     return {
@@ -24,6 +29,7 @@ def one_of_each(loss):
         "multitask": objectives.multitask(loss, lam=0.3, Lambda=0.7),
         "mixture": objectives.mixture(loss, lam=0.3),
         "adaptive": objectives.adaptive(loss, ALPHA, Lambda=0.7),
+        "flix": objectives.flix(loss, ALPHA, alone=np.stack([alone(m, loss.link.outputs) for m in range(3)])),
         "weight_sharing": objectives.weight_sharing(loss, 2),
         "residual": objectives.residual(loss, shared=[0, 1], private=[1, 2]),
         "maml": objectives.maml(loss, alpha=0.4),
@@ -40,7 +46,9 @@ def formula(name, kind, w, b, m, x, y):
         return plain.value(kind, params, x, y, L2)
 
     distance = (
-        0 if name in ("traditional", "local", "maml", "residual", "weight_sharing", "custom") else np.sum((w - b) ** 2)
+        0
+        if name in ("traditional", "local", "maml", "residual", "weight_sharing", "custom", "flix")
+        else np.sum((w - b) ** 2)
     )
     if name == "residual":
         s = x[:, [0, 1]] @ w + x[:, [1, 2]] @ b
@@ -53,6 +61,7 @@ def formula(name, kind, w, b, m, x, y):
         "multitask": lambda: 0.7 * f(w) + f(b) + 0.15 * distance,
         "mixture": lambda: f(b) + 0.15 * distance,
         "adaptive": lambda: 0.7 * f(w) + f((1 - ALPHA[m]) * b + ALPHA[m] * w),
+        "flix": lambda: f(ALPHA[m] * w + (1 - ALPHA[m]) * np.full(w.shape, 0.1 * (m + 1))),
         "weight_sharing": lambda: f(np.concatenate([w, b])),
         "maml": lambda: f(w - 0.4 * plain.gradient(kind, w, x, y, L2)),
     }[name]()

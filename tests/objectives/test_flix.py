@@ -39,6 +39,22 @@ def test_the_optimum_solves_the_normal_equations():
     assert_allclose(whole.optimum().w, np.linalg.solve(left, right), atol=1e-10)
 
 
+def test_constants_are_those_of_the_blend():
+    """α_m² times those of f'_m: the largest and the smallest of all clients, for a quadratic exactly the Hessians' ends."""
+    whole = problem()
+    ends = []
+    for m, alpha in enumerate(ALPHA):
+        x = np.asarray(whole.member(m).x)
+        ends.append(np.linalg.eigvalsh(alpha**2 * (x.T @ x / len(x) + 0.25 * np.eye(3)))[[0, -1]])
+    found, (low, high) = whole.constants(), np.transpose(ends)
+    assert_allclose(found.L_w, high.max(), rtol=1e-6)
+    assert found.calL_w >= found.L_w
+    assert 0 < found.mu <= low.min() * (1 + 1e-9)
+    loss = LOSSES["squared"].constants(whole.clients)
+    assert_allclose(found.mu, np.min(np.square(ALPHA) * loss.mu))
+    assert_allclose(found.calL_w, np.max(np.square(ALPHA) * loss.calL))
+
+
 def test_alpha_one_is_traditional_federated_learning():
     whole = tw.Problem(tw.objectives.flix(LOSSES["logistic"], 1.0), clients("logistic"))
     plain = tw.Problem(tw.objectives.traditional(LOSSES["logistic"]), clients("logistic"))

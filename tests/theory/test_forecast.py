@@ -31,6 +31,9 @@ C = MIXTURE.constants()
 ITEM = 8  # bytes of a float64
 
 
+PER_CLIENT = ("scaffnew", "scafflix", "al2sgd_plus", "saga")
+
+
 def test_every_registered_method_is_listed() -> None:
     found = tw.theory.forecast(MIXTURE, 1e-3)
     assert [row.method for row in found] == list(tw.algorithms.REGISTRY)
@@ -42,7 +45,8 @@ def test_every_registered_method_is_listed() -> None:
             assert all(math.isfinite(value) for value in values)
         else:
             assert all(math.isnan(value) for value in values) and row.note
-    assert {row.method for row in found if not row.is_proven} == {"ascd", "pfedme", "hybrid"}
+    assert {row.method for row in found if not row.is_proven} == {"ascd", "pfedme", "hybrid", "fedprox", *PER_CLIENT}
+    assert all("single clients" in found[method].note for method in PER_CLIENT)
 
 
 def test_the_numbers_are_the_rates_of_this_problem() -> None:

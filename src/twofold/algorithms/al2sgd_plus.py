@@ -55,9 +55,8 @@ class AL2SGDPlus(Algorithm):
 
     >>> import twofold as tw
     >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
-    >>> loss, clients = tw.losses.logistic(l2=0.1), tw.Clients.from_list(made.clients)
-    >>> problem = tw.Problem(tw.objectives.mixture(loss, lam=0.5), clients)
-    >>> result = tw.solve(problem, tw.algorithms.AL2SGDPlus(), rounds=3, record=())
+    >>> objective = tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5)
+    >>> result = tw.solve(tw.Problem(objective, tw.Clients.from_list(made.clients)), "al2sgd_plus", rounds=3)
     >>> result.algorithm.lam, result.ledger.rounds
     (0.5, 3)
     """
@@ -92,8 +91,7 @@ class AL2SGDPlus(Algorithm):
 
     def plan(self, stream: jax.Array, k: int | jax.Array) -> Plan:
         """The coin of an averaging step and that of a refresh; iteration 0 only refreshes, and does not move."""
-        p_w, rho = known(self.p_w, self.rho)
-        plan = coins(stream, k, p_w, rho)
+        plan = coins(stream, k, *known(self.p_w, self.rho))
         return Plan(plan.w & (k > 0), plan.refresh)
 
     def client(
@@ -106,8 +104,7 @@ class AL2SGDPlus(Algorithm):
         x, sample = tree.combine((theta1, z), (theta2, v), (1 - theta1 - theta2, y)), oracle.sample(key, self.batch)
 
         def slope(at: Pytree, rows: object = None) -> Pytree:
-            # At w = β the mixture's penalty vanishes, so this is p_m∇f'_m alone.
-            return oracle.gradient_beta(tree.unscale(oracle.scale, at), at, rows)
+            return oracle.gradient_beta(tree.unscale(oracle.scale, at), at, rows)  # at w = β there is no penalty
 
         own = branch(
             plan.w,

@@ -119,7 +119,6 @@ class SAGA(Algorithm):
 
     def _chances(self) -> tuple[float | jax.Array, jax.Array | None]:
         """min q, and each client's own if they differ."""
-        assert self.q is not None, "solve() fills it in"
         q = jnp.asarray(self.q)  # pyright: ignore[reportUnknownMemberType]
         return (q, None) if q.ndim == 0 else (jnp.min(q), q)
 

@@ -81,9 +81,9 @@ class Scaffnew(Algorithm):
 
     >>> import twofold as tw
     >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
-    >>> problem = tw.Problem(tw.objectives.traditional(tw.losses.logistic(l2=0.1)), tw.Clients.from_list(made.clients))
+    >>> problem = tw.Problem(tw.objectives.traditional(tw.losses.logistic(l2=0.01)), tw.Clients.from_list(made.clients))
     >>> result = tw.solve(problem, "scaffnew", tol=1e-6)
-    >>> result.status, result.ledger.rounds <= result.ledger.iterations
+    >>> result.status, 2 * result.ledger.rounds < result.ledger.iterations
     ('converged', True)
     """
 

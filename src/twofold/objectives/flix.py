@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
@@ -106,7 +106,7 @@ class Flix(Objective):
         return (1 - alpha) * np.sqrt(np.sum(squares, axis=0))
 
 
-def flix(loss: Loss, alpha: ArrayLike, alone: Pytree | None = None) -> Flix:
+def flix(loss: Loss, alpha: float | Sequence[float] | NDArray[np.floating], alone: Pytree | None = None) -> Flix:
     """Blend a shared model with what everyone finds alone: f'(αw + (1−α)w*), w*_m = argmin f'_m (FLIX, Scafflix).
 
     `alpha` is one number with 0 < α ≤ 1 (1 is traditional federated learning), or one per client. `alone` gives the w*_m, with a

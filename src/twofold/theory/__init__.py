@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from twofold.theory import constants, cost, rates, stepsizes, tight
+from twofold.theory import constants, cost, rates, stepsizes, stepsizes_newer, tight
 from twofold.theory.constants import Constants, LossConstants
 from twofold.theory.cost import Cost
 from twofold.theory.rates import LowerBounds, Prediction, Table, chain_rounds, lower_bounds, predict, table1, table2
@@ -35,6 +35,7 @@ __all__ = [
     "rates",
     "stages",
     "stepsizes",
+    "stepsizes_newer",
     "table1",
     "table2",
     "tight",

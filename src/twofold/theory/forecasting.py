@@ -180,7 +180,7 @@ def _method(
     except TwofoldError as refusal:  # it does not fit this problem
         return _unproven(given, str(refusal), None)
     if given.name not in rates.METHODS:
-        return _unproven(given, f"no rate is proven for {given.name}.", algorithm)
+        return _unproven(given, _no_rate(given), algorithm)
     found = _prediction(problem, given, algorithm, tol, constants)
     if found.certainty == "none":
         return _unproven(given, found.note, algorithm)
@@ -197,6 +197,15 @@ def _method(
         note=found.note or ("" if _is_exact(algorithm) else NOISE),
         algorithm=algorithm,
     )
+
+
+def _no_rate(given: Algorithm) -> str:
+    """Why there is no forecast: some newer methods have a rate, but in other constants than F's own."""
+    if given.name in ("scaffnew", "scafflix", "al2sgd_plus", "saga"):
+        return (
+            f"{given.name}'s rate is that of single clients (theory.stepsizes_newer), which a forecast does not know."
+        )
+    return f"no rate is proven for {given.name}."
 
 
 def _unproven(given: Algorithm, reason: str, algorithm: Algorithm | None) -> MethodForecast:

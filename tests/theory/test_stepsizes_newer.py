@@ -1,0 +1,89 @@
+"""The numbers of the newer methods, held against their theorems."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from twofold.theory import stepsizes_newer
+from twofold.theory.constants import Constants, LossConstants
+from twofold.theory.each import common
+
+C = Constants(0.02, 1.0, 2.0, 9.0, 8.0)
+WEIGHTS = np.array([0.2, 0.3, 0.5])
+EACH = common(C, WEIGHTS)._replace(mu=np.array([0.02, 0.05, 0.01]), L=np.array([2.0, 4.0, 0.5]))
+
+
+def test_scaffnew_takes_the_worst_of_all_clients():
+    found = stepsizes_newer.scaffnew(C, EACH)
+    assert_allclose([found["eta"], found["p_w"], found["kappa"]], [1 / 4, np.sqrt(0.01 / 4), 0.01 / 4])
+
+
+def test_scafflix_takes_the_worst_client():
+    found = stepsizes_newer.scafflix(C, EACH)
+    assert_allclose(found["steps"], 1 / EACH.L)
+    assert_allclose([found["p_w"], found["kappa"]], [np.sqrt(0.02 / 2), 0.02 / 2])
+    assert_allclose(found["mass"], np.sum(WEIGHTS / found["steps"]))
+
+
+@pytest.mark.parametrize("method", [stepsizes_newer.scaffnew, stepsizes_newer.scafflix])
+def test_rare_rounds_cost_speed(method):
+    """κ = min{ημ, p²}."""
+    assert_allclose(method(C, EACH, p_w=0.01)["kappa"], 1e-4)
+    assert method(C, EACH, p_w=1.0)["kappa"] == method(C, EACH)["kappa"]
+
+
+@pytest.mark.parametrize("method", [stepsizes_newer.scaffnew, stepsizes_newer.scafflix])
+def test_sampled_rows_take_half_of_a_step_for_the_worst_row(method):
+    found = method(C, EACH, batch=1)
+    assert_allclose(found.get("eta", found.get("steps")), 1 / (2 * 17.0))
+
+
+@pytest.mark.parametrize("method", [stepsizes_newer.scaffnew, stepsizes_newer.scafflix])
+def test_a_client_that_may_be_flat_is_told(method):
+    found = method(C, EACH._replace(mu=np.array([0.02, 0.0, 0.01])))
+    assert found["note"].startswith("Client 1's own function is not known to be strongly convex")
+
+
+def test_al2sgd_plus_has_the_numbers_of_l_katyusha():
+    loss = LossConstants(np.array([0.1, 0.2, 0.3]), 1.0, np.array([3.0, 2.0, 4.0]))
+    found = stepsizes_newer.al2sgd_plus(loss, WEIGHTS, lam=0.5)
+    of_loss, of_pull = 2.0, 0.25  # max p_m 𝓛'_m, λ max p_m
+    p = of_pull / (of_loss + of_pull)
+    eta, rho, mu = 1 / (4 * (of_loss + of_pull)), p * (1 - p), 0.02
+    theta1 = np.sqrt(eta * mu * 0.5 / rho)
+    assert 0.5 / rho > 0.5 and theta1 < 0.5
+    gamma = eta / (4 * theta1)
+    assert_allclose(
+        [found[name] for name in ("p_w", "eta", "rho", "theta1", "theta2", "gamma", "nu")],
+        [p, eta, rho, theta1, 0.5, gamma, 1 - gamma * mu],
+    )
+    rare = stepsizes_newer.al2sgd_plus(loss, WEIGHTS, lam=0.5, p_w=0.01)
+    assert_allclose(rare["eta"], 1 / (4 * 25.0))  # the penalty's part, divided by p, is now the larger one
+
+
+def test_fedprox_pulls_six_times_as_hard_as_the_loss_bends():
+    each = EACH._replace(L_w=np.array([1.0, 3.0, 0.5]))
+    found = stepsizes_newer.fedprox(C, each)
+    assert_allclose([found["prox"], found["eta"]], [18.0, 1 / 22])
+    assert_allclose(stepsizes_newer.fedprox(C, each, batch=2, prox=3.0)["eta"], 1 / (2 * 20.0))
+
+
+def test_saga_knows_who_takes_part():
+    each = EACH._replace(L_w=np.array([1.0, 3.0, 0.5]))
+    q = np.array([0.5, 0.2, 0.4])
+    extra = max(0.2 * 1.0 * 1.0, 0.3 * 3.0 * 4.0, 0.5 * 0.5 * 1.5)
+    found = stepsizes_newer.saga(C, each, q)
+    assert_allclose([found["eta"], found["kappa"]], [1 / (1 + 6 * extra), 0.02 / (1 + 6 * extra)])
+    # Three clients with the same q: drawn without replacement they count 3/2.
+    assert_allclose(stepsizes_newer.saga(C, each, 0.5)["eta"], 1 / (1 + 6 * 1.5 * 0.9))
+    assert stepsizes_newer.saga(C, each, 1.0)["eta"] == 1.0
+
+
+def test_constants_of_all_stand_in_for_those_of_each():
+    """Sharp constants have F's own L^w, which is no client's: there 𝓛^w takes its place, unless L_client is known."""
+    sharp = Constants(0.02, 1.0, 2.0, 9.0, 8.0, noise_w=0.5, noise_beta=4.0, sampling="uniform")
+    assert common(sharp, WEIGHTS).L_w.tolist() == [9.0] * 3
+    assert common(C.replace(L_client=3.0), WEIGHTS).L.tolist() == [5.0] * 3
+    assert_allclose(common(C, WEIGHTS).mu_beta, 0.02 / WEIGHTS)
