@@ -311,6 +311,8 @@ def _padded(privates: list[Pytree]) -> list[Pytree]:
     most = jax.tree.map(lambda *leaves: tuple(np.max([jnp.shape(leaf) for leaf in leaves], axis=0)), *privates)
 
     def pad(leaf: Any, shape: tuple[int, ...]) -> jax.Array:
+        if not shape:  # a number, such as the total weight of an average
+            return jnp.asarray(leaf)
         return jnp.pad(leaf, [(0, n - have) for n, have in zip(shape, jnp.shape(leaf), strict=True)])
 
     return [jax.tree.map(pad, private, most) for private in privates]
