@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import twofold as tw
-from twofold import config, demo, evaluate, paper, plots
-from twofold.data import partition, picture
+from twofold import demo, evaluate, paper, plots
+from twofold.data import partition, picture, tables
 from twofold.errors import MissingExtra
 from twofold.extras import require
 from twofold.paper import cells, figures
@@ -41,13 +41,13 @@ def frame() -> None:
 
 def csv(path: Path) -> None:
     path.write_text("client,x,y\na,1,0\n")
-    config._Frame(path, config.Csv(path=str(path), client="client", target="y"))
+    tables.read_csv(path, target="y", client="client")
 
 
 CALLS: list[tuple[str, Callable[[Path], object], str]] = [
-    ("pandas", lambda _: frame(), "A data frame"),
-    ("pandas", lambda _: tw.Results([]).to_pandas(), "A data frame"),
-    ("pandas", lambda _: evaluate.Comparison([]).to_pandas(), "A data frame"),
+    ("pandas", lambda _: frame(), "History.to_pandas"),
+    ("pandas", lambda _: tw.Results([]).to_pandas(), "Results.to_pandas"),
+    ("pandas", lambda _: evaluate.Comparison([]).to_pandas(), "Comparison.to_pandas"),
     ("sklearn", lambda _: demo.data(demo.Setting()), "The demo"),
     ("pyarrow", lambda path: csv(path / "rows.csv"), "Reading a CSV file"),
     ("pyarrow", lambda path: paper.reproduce("mx2", path, quick=True), "`twofold reproduce`"),

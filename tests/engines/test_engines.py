@@ -235,10 +235,10 @@ VARIANTS: dict[str, Algorithm] = {
     "saga": SAGA(inner=2),
 }
 """Every method, with everything that changes its course."""
-ONE_OF_EACH = (
-    "lsgd", "acd", "scd", "ascd", "svrcd", "asvrcd", "hybrid", "profile", "fedprox", "scaffnew", "scafflix",
-    "al2sgd_plus", "saga", "l2sgd_plus", "pfedme",
-)  # fmt: skip
+ONE_OF_EACH = ("lsgd", "acd", "scd", "ascd", "svrcd", "asvrcd", "hybrid", "profile", "fedprox", "scaffnew", "scafflix",
+               "al2sgd_plus", "saga",
+               "l2sgd_plus",
+               "pfedme")  # fmt: skip
 OTHER_PROBLEMS = [
     *((kind, name) for kind in ("traditional", "local") for name in ("lsgd", "acd", "asvrcd")),
     ("not_rescaled", "asvrcd"),  # a method sees a problem through its gradients: a few methods meet every kind

@@ -126,7 +126,7 @@ def test_devices_that_scan_the_same_file_share_images():
 
 def test_only_the_full_gradient_is_too_small(small_problem):
     problem, w, b = small_problem
-    right = tw.problem.Oracle(problem.objective, problem.scale, problem.member(0))
+    right = problem.program().oracle(problem.member(0))
     wrong, sample = faults.Shrunk(right), right.sample(randomness.of(randomness.private(randomness.root(0), 0), 0), 2)
     for name in ("gradient_w", "gradient_beta"):
         of_right, of_wrong = (jax.jit(getattr(oracle, name)) for oracle in (right, wrong))
