@@ -15,8 +15,8 @@ from typing import Any
 # Before JAX and NumPy are imported, and for the processes that tests start.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
-# Two thirds of the time of a test is compilation, and a test's program runs for a moment: half of that time goes with code
-# that is not optimised. The program is the same. Whoever sets either variable has what users have: XLA_FLAGS= make test.
+# Two thirds of the time of a test is compilation, and a test's program runs for a moment: without optimisation it compiles in
+# half the time. (Tests that run for long ask for `optimised`.) `XLA_FLAGS= make test` has everything as users have it.
 if "XLA_FLAGS" not in os.environ:
     os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     if version("jaxlib").startswith("0.10."):  # XLA aborts on a flag that it does not know
@@ -116,6 +116,15 @@ def fresh_python() -> Callable[..., str]:
         return done.stdout
 
     return run
+
+
+@pytest.fixture(scope="module")
+def optimised() -> Iterator[None]:
+    """Optimised code, as users have it: for tests that run for longer than they compile."""
+    before = jax.config.jax_disable_most_optimizations
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture

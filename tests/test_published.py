@@ -10,6 +10,7 @@ import twofold as tw
 from twofold.data import synthetic
 from twofold.theory.constants import Constants
 
+pytestmark = pytest.mark.usefixtures("optimised")
 M, N = 20, 1000
 SEEDS = range(30)
 PUBLISHED = {0.1: (0.2822, 0.0023), 0.3: (0.3496, 0.0043), 1.0: (0.2879, 0.0033)}
