@@ -31,7 +31,7 @@ SECONDS = 600
 
 @dataclass(frozen=True)
 class Mutant:
-    """A mistake: in a file of the package one text in place of another, and pytest's arguments for those who must notice."""
+    """A mistake: in a file of the package one text in place of another, and the tests that must notice."""
 
     name: str
     file: str
@@ -54,10 +54,10 @@ def read() -> list[Mutant]:
     return [Mutant(**{**each, "tests": tuple(each["tests"])}) for each in listed]
 
 
-def run_tests(source: Path, tests: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def run_tests(source: Path, tests: Sequence[str], *options: str) -> subprocess.CompletedProcess[str]:
     """Run some tests with the package in `source`."""
     env = os.environ | {"PYTHONPATH": str(source), "PYTEST_XDIST_WORKER": "mutants"}  # one thread each, see conftest.py
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=line", *tests]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, *tests]
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=SECONDS, check=False)
 
 
@@ -68,7 +68,7 @@ def fate(mutant: Mutant) -> str:
         shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
         try:
             (package / mutant.file).write_text(mutant.written(package), encoding="utf-8")
-            done = run_tests(Path(folder), mutant.tests)
+            done = run_tests(Path(folder), mutant.tests, "-x", "--tb=line")
         except (LookupError, OSError) as error:
             return f"not there: {error}"
         except subprocess.TimeoutExpired:
@@ -82,13 +82,13 @@ def main(words: Sequence[str]) -> int:
     """Judge the mutants whose name contains one of the words (default: all); the number of faults."""
     chosen = [mutant for mutant in read() if not words or any(word in mutant.name for word in words)]
     began, faults = time.monotonic(), 0
+    everyone = sorted({test for mutant in chosen for test in mutant.tests})
+    print(f"{len(chosen)} mutants. First their tests on the package as it is ...", flush=True)
+    healthy = run_tests(PACKAGE.parent, everyone, "--tb=line")
+    if healthy.returncode:
+        print(f"RED WITHOUT A MUTANT\n{healthy.stdout[-4000:]}{healthy.stderr[-2000:]}")
+        return 1
     with ThreadPoolExecutor(WORKERS) as threads:
-        sets = sorted({mutant.tests for mutant in chosen})
-        print(f"{len(chosen)} mutants. First their {len(sets)} sets of tests on the package as it is ...", flush=True)
-        for tests, done in zip(sets, threads.map(lambda tests: run_tests(PACKAGE.parent, tests), sets), strict=True):
-            if done.returncode:
-                print(f"RED WITHOUT A MUTANT: {' '.join(tests)}\n{done.stdout[-2000:]}", flush=True)
-                faults += 1
         for mutant, found in zip(chosen, threads.map(fate, chosen), strict=True):
             print(f"{mutant.file:<26} {mutant.name:<76} {found}", flush=True)
             faults += found != "killed"
