@@ -46,9 +46,7 @@ def loops(jaxpr: Any) -> int:
 def test_local_steps_are_computed_once_for_the_state_and_the_message(method: Algorithm, most: int) -> None:
     problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.25), lam=0.5), clients("logistic"))
     algorithm, program = tree.cast(complete(problem, method)[0]), problem.program()
-    state = first_state(
-        algorithm, program, *program.variables.inward(problem.start[0], problem.split(problem.start[1]))
-    )
+    state = first_state(algorithm, program, *problem.inward(problem.start[0], problem.split(problem.start[1])))
     streams = client_streams(randomness.root(0), program.stacks)
     plan, k = algorithm.plan(streams.common, 0), jnp.int32(0)
     traced = jax.make_jaxpr(lambda state: step(algorithm, program, Layout(), state, plan, streams.own, k))(state)

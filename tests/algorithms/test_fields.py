@@ -5,11 +5,17 @@ from __future__ import annotations
 import dataclasses
 import typing
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import twofold as tw
 from twofold.algorithms import REGISTRY
 from twofold.algorithms.fields import Schedule, known
+
+EACH = NDArray[np.float64] | None
+OTHERS = {("lsgd", "eta"): float | Schedule | None, ("scafflix", "steps"): EACH, ("saga", "q"): float | EACH}
+"""Fields that are not single numbers: a schedule, or one number for each client."""
 
 
 @pytest.mark.parametrize("name", REGISTRY)
@@ -19,8 +25,7 @@ def test_fields_are_precisely_typed(name: str) -> None:
     for field in dataclasses.fields(kind):  # pyright: ignore[reportArgumentType]
         assert hints[field.name] is not typing.Any, f"{name}.{field.name}"
         if not field.metadata.get("static") and field.default is None:
-            expected = float | Schedule | None if (name, field.name) == ("lsgd", "eta") else float | None
-            assert hints[field.name] == expected, f"{name}.{field.name}"
+            assert hints[field.name] == OTHERS.get((name, field.name), float | None), f"{name}.{field.name}"
 
 
 def test_an_open_number_cannot_be_used() -> None:

@@ -17,8 +17,9 @@ import twofold as tw
 from problems import LOSSES, clients, maml, problem
 from twofold import randomness, tree
 from twofold.algorithms import Profile, newton, search
-from twofold.problem import Oracle
+from twofold.oracle import Oracle
 from twofold.solver import complete
+from twofold.variables import Variables
 
 WEIGHTS = (0.5, 0.2, 0.3)
 
@@ -30,7 +31,7 @@ def weighted(name: str = "mixture", kind: str = "softmax") -> tw.Problem:
 
 
 def oracle(whole: tw.Problem, m: int) -> Oracle:
-    return Oracle(whole.objective, whole.scale, whole.member(m))
+    return Oracle(whole.objective, Variables(whole.scale), whole.member(m))
 
 
 def badly_scaled() -> tw.Problem:

@@ -46,7 +46,14 @@ def test_every_registered_method_is_listed() -> None:
             assert all(math.isfinite(value) for value in values)
         else:
             assert all(math.isnan(value) for value in values) and row.note
-    assert {row.method for row in found if not row.is_proven} == {"ascd", "pfedme", "hybrid", "profile", "fedprox", *PER_CLIENT}
+    assert {row.method for row in found if not row.is_proven} == {
+        "ascd",
+        "pfedme",
+        "hybrid",
+        "profile",
+        "fedprox",
+        *PER_CLIENT,
+    }
     assert all("single clients" in found[method].note for method in PER_CLIENT)
 
 

@@ -98,5 +98,5 @@ def facts_of(
 
 def _of_each(problem: Problem) -> EachClient | None:
     """The curvature of every client, where the objective has a model of it."""
-    model = problem.objective.curvature(problem.clients)
+    model = problem.curvature if problem.metric is None else None  # it knows nothing of other variables
     return None if model is None else of_each(model, problem.scale)
