@@ -1,12 +1,11 @@
 """Every goal of speed and scale in one table; what `make bench` prints.
 
-    python benchmarks/table.py [--out docs] [--only mx2,seeds,peers,scale,processes,gpu] [--torch-python PATH] ...
-                               [--gpu-json FILE ...]
+    python benchmarks/table.py [--out docs] [--only mx2,seeds,peers,scale,processes,versions,gpu]
+                               [--torch-python PATH] ... [--gpu-json FILE ...] [--against-json FILE]
 
 Every row is a whole run as users make it (`tw.solve`, with theory's coins). This runs the other scripts of this folder one after
-the other, nothing beside them, and writes DIR/performance.json and
-DIR/performance.md. A part that cannot be run here (no accelerator, a peer that is not installed) keeps the figures and the
-machine of its last run from DIR/performance.json, and says so.
+the other, nothing beside them, and writes DIR/performance.json and DIR/performance.md. A part that cannot be run here (no
+accelerator, a peer that is not installed) keeps the figures and the machine of its last run from DIR/performance.json, and says so.
 """
 
 from __future__ import annotations
@@ -151,13 +150,46 @@ def _shares(cases: list[dict]) -> list[dict]:
     return out
 
 
-PARTS = {"mx2": mx2, "seeds": seeds, "peers": peers, "scale": scale, "processes": processes, "gpu": gpu}
+def versions(arguments: argparse.Namespace) -> list[dict]:
+    """This version against another one, read from what `against.py --json` wrote."""
+    if not arguments.against_json:
+        raise LookupError("no other version to compare with (--against-json)")
+    out = []
+    for r in json.loads(arguments.against_json.read_text()):
+        goal = 0.75 if "/30/" in r["row"] else 0.85
+        met = r["ratio_used"] >= goal
+        out.append(
+            row(_told(*r["row"].split("/")), "version 0.1, in processor time", r["ratio_used"], f"{goal}×", met, "×")
+        )
+    return out
+
+
+def _told(kind: str, *rest: str) -> str:
+    """A row of `against.py` in words."""
+    if kind == "mx2":
+        name, seeds, rounds, every = rest
+        return (
+            f"{int(rounds):,} rounds of {name} on synthetic MX2, {seeds} seed{'s' * (seeds != '1')}, loss every {every}"
+        )
+    return f"rounds of {rest[0]} on MNIST" if kind == "mnist" else f"five rounds of lsgd, {int(rest[0]):,} clients"
+
+
+PARTS = {
+    "mx2": mx2,
+    "seeds": seeds,
+    "peers": peers,
+    "scale": scale,
+    "processes": processes,
+    "versions": versions,
+    "gpu": gpu,
+}
 COMMANDS = {
     "mx2": "python benchmarks/mx2.py",
     "seeds": "python benchmarks/mx2.py --methods lsgd,ascd,asvrcd,l2sgd_plus,pfedme --every 10",
     "peers": "python benchmarks/peers.py --torch-python … --fedjax-python … --pfl-python …",
     "scale": "python benchmarks/scale.py",
     "processes": "python benchmarks/processes.py",
+    "versions": "python benchmarks/against.py OLD_SRC --json FILE, then table.py --against-json FILE",
     "gpu": "python benchmarks/gpu.py --case a (or b, or million) [--feature-dtype bfloat16]",
 }
 
@@ -199,6 +231,7 @@ def main() -> None:
     for peer in PEERS:
         parser.add_argument(f"--{peer}-python", metavar="PATH")
     parser.add_argument("--gpu-json", metavar="FILE", type=Path, nargs="+")
+    parser.add_argument("--against-json", metavar="FILE", type=Path)
     arguments = parser.parse_args()
     file = arguments.out / "performance.json"
     parts: dict[str, dict] = json.loads(file.read_text()) if file.exists() else {}
