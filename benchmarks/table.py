@@ -1,11 +1,11 @@
 """Every goal of speed and scale in one table; what `make bench` prints.
 
-    python benchmarks/table.py [--out docs] [--only mx2,seeds,peers,scale,processes,gpu] [--torch-python PATH] ...
-                               [--gpu-json FILE ...]
+    python benchmarks/table.py [--out docs] [--only mx2,seeds,peers,scale,processes,versions,gpu]
+                               [--torch-python PATH] ... [--gpu-json FILE ...] [--against-json FILE]
 
-Runs the other scripts of this folder one after the other, nothing beside them, and writes DIR/performance.json and
-DIR/performance.md. A part that cannot be run here (no accelerator, a peer that is not installed) keeps the figures and the
-machine of its last run from DIR/performance.json, and says so.
+Every row is a whole run as users make it (`tw.solve`, with theory's coins). This runs the other scripts of this folder one after
+the other, nothing beside them, and writes DIR/performance.json and DIR/performance.md. A part that cannot be run here (no
+accelerator, a peer that is not installed) keeps the figures and the machine of its last run from DIR/performance.json, and says so.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def processes(arguments: argparse.Namespace) -> list[dict]:
     found = run("processes.py")
     return [
         row(
-            f"a round of LSGD, {found['clients']:,} clients, engine sharded",
+            f"a round of LSGD with two processes, {found['clients']:,} clients, engine sharded",
             "one process",
             found["ratio"],
             f"{found['goal']}×",
@@ -123,8 +123,6 @@ def processes(arguments: argparse.Namespace) -> list[dict]:
     ]
 
 
-GPU_GOALS = {"acd": 0.7, "lsgd": 0.6, "asvrcd": 0.6}
-KEPT = ("--rows", "bfloat16")
 GPU_CASES = {"a": "100,000 × 20 rows", "b": "1,000 × 1,000 rows", "million": "1,000,000 × 5 rows"}
 
 
@@ -136,33 +134,63 @@ def gpu(arguments: argparse.Namespace) -> list[dict]:
 
     if jax.devices()[0].platform == "cpu":
         raise LookupError("no accelerator here")
-    return _shares([run("gpu.py", "--case", case) for case in GPU_CASES] + [run("gpu.py", "--case", "b", *KEPT)])
+    narrow = run("gpu.py", "--case", "b", "--feature-dtype", "bfloat16")
+    return _shares([*(run("gpu.py", "--case", case) for case in GPU_CASES), narrow])
 
 
 def _shares(cases: list[dict]) -> list[dict]:
+    """Whole runs, as shares of a copy's bandwidth; there is no goal, since it is theory that says how often rounds come."""
     out = []
     for found in cases:
+        kept = f", features in {found['feature_dtype']}" if found.get("feature_dtype") else ""
         for r in found["rows"]:
-            goal = GPU_GOALS[r["method"]] if found["case"] != "million" and not found.get("kept") else None
-            kept = f", rows in {found['kept']}" if found.get("kept") else ""
-            kept += f", {r['ms']:.3g} ms" if kept and "ms" in r else ""
-            met = None if goal is None or r["share"] is None else r["share"] >= goal
-            work = f"{found['device']}, {GPU_CASES[found['case']]}, {r['method']}{kept}"
-            against, aim = "share of a copy's bandwidth", "" if goal is None else f"{goal:.0%}"
-            out.append(row(work, against, r["share"], aim, met, "%", r.get("note", "")))
-            if "run_share" in r:
-                out.append(row(f"{work}, all kinds (p_w = {r['p_w']:.2g})", against, r["run_share"], "", None, "%"))
+            time = f", {r['ms']:.3g} ms an iteration" if "ms" in r else ""
+            work = f"{found['device']}, {GPU_CASES[found['case']]}, a run of {r['method']}{kept}{time}"
+            out.append(row(work, "share of a copy's bandwidth", r["share"], "", None, "%", r.get("note", "")))
     return out
 
 
-PARTS = {"mx2": mx2, "seeds": seeds, "peers": peers, "scale": scale, "processes": processes, "gpu": gpu}
+def versions(arguments: argparse.Namespace) -> list[dict]:
+    """This version against another one, read from what `against.py --json` wrote."""
+    if not arguments.against_json:
+        raise LookupError("no other version to compare with (--against-json)")
+    out = []
+    for r in json.loads(arguments.against_json.read_text()):
+        goal = 0.75 if "/30/" in r["row"] else 0.85
+        met = r["ratio_used"] >= goal
+        out.append(
+            row(_told(*r["row"].split("/")), "version 0.1, in processor time", r["ratio_used"], f"{goal}×", met, "×")
+        )
+    return out
+
+
+def _told(kind: str, *rest: str) -> str:
+    """A row of `against.py` in words."""
+    if kind == "mx2":
+        name, seeds, rounds, every = rest
+        return (
+            f"{int(rounds):,} rounds of {name} on synthetic MX2, {seeds} seed{'s' * (seeds != '1')}, loss every {every}"
+        )
+    return f"rounds of {rest[0]} on MNIST" if kind == "mnist" else f"five rounds of lsgd, {int(rest[0]):,} clients"
+
+
+PARTS = {
+    "mx2": mx2,
+    "seeds": seeds,
+    "peers": peers,
+    "scale": scale,
+    "processes": processes,
+    "versions": versions,
+    "gpu": gpu,
+}
 COMMANDS = {
     "mx2": "python benchmarks/mx2.py",
     "seeds": "python benchmarks/mx2.py --methods lsgd,ascd,asvrcd,l2sgd_plus,pfedme --every 10",
     "peers": "python benchmarks/peers.py --torch-python … --fedjax-python … --pfl-python …",
     "scale": "python benchmarks/scale.py",
     "processes": "python benchmarks/processes.py",
-    "gpu": "python benchmarks/gpu.py --case a (or b, or million) [--rows bfloat16]",
+    "versions": "python benchmarks/against.py OLD_SRC --json FILE, then table.py --against-json FILE",
+    "gpu": "python benchmarks/gpu.py --case a (or b, or million) [--feature-dtype bfloat16]",
 }
 
 
@@ -176,17 +204,15 @@ def told(value: float | None, unit: str) -> str:
 def markdown(parts: dict[str, dict]) -> str:
     """The page."""
     head = Path(__file__).with_name("performance_head.md").read_text().strip()
-    lines = [head, "", "| work | against | measured | goal | met | command |", "|---|---|---|---|---|---|"]
-    for name, part in parts.items():
+    lines = [head, "", "| work | against | measured | goal | met |", "|---|---|---|---|---|"]
+    for part in parts.values():
         for r in part["rows"]:
             met = {True: "yes", False: "**no**", None: ""}[r["met"]]
-            note = f" ({r['note']})" if r["note"] and r["found"] is None else ""
             figure = r["note"] if r["found"] is None and r["note"] else told(r["found"], r["unit"])
-            lines.append(
-                f"| {r['work']} | {r['against']} | {figure or note} | {r['goal']} | {met} | `{COMMANDS[name]}` |"
-            )
+            lines.append(f"| {r['work']} | {r['against']} | {figure} | {r['goal']} | {met} |")
     lines += ["", "Measured on:", ""]
     lines += [f"- {', '.join(f'`{name}`' for name in names)}: {where}" for where, names in _by_machine(parts).items()]
+    lines += ["", "One part alone:", "", *(f"- `{name}`: `{COMMANDS[name]}`" for name in parts)]
     return "\n".join(lines) + "\n"
 
 
@@ -205,6 +231,7 @@ def main() -> None:
     for peer in PEERS:
         parser.add_argument(f"--{peer}-python", metavar="PATH")
     parser.add_argument("--gpu-json", metavar="FILE", type=Path, nargs="+")
+    parser.add_argument("--against-json", metavar="FILE", type=Path)
     arguments = parser.parse_args()
     file = arguments.out / "performance.json"
     parts: dict[str, dict] = json.loads(file.read_text()) if file.exists() else {}
