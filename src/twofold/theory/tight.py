@@ -322,7 +322,8 @@ def design(
         rows, p = (n if batch is None else float(batch)), _probabilities(c, n, mu, batch, p_w)
         steps = np.geomspace(0.1, 30, 10) if rho is None and anchored else np.ones(1)
         per_row = rows / n
-        of_w = np.clip(np.maximum(p, 1e-3)[:, None, None] * per_row * steps[:, None], 1e-9, 1.0)
+        often = np.where(p > 0, np.maximum(p, 1e-3), 1.0)  # without a w, the reference point is β's alone
+        of_w = np.clip(often[:, None, None] * per_row * steps[:, None], 1e-9, 1.0)
         apart = references == "two"
         of_beta = np.clip(np.maximum(1 - p, 1e-3)[:, None, None] * per_row * steps, 1e-9, 1.0) if apart else of_w
         if rho is not None:
