@@ -158,7 +158,7 @@ def test_a_sample_draws_every_row_and_no_padding():
 @pytest.mark.parametrize("buckets", [None, [[2], [1, 0]]])
 def test_a_sampled_gradient_of_the_problem(buckets):
     """It is the mean of the gradients of the drawn rows; each client draws its own, whatever the bucketing."""
-    problem = make(weights=WEIGHTS, buckets=buckets)
+    problem = make(weights=WEIGHTS, buckets=buckets, sampling="uniform")
     w, beta = plain.point(problem)
     key = randomness.root(5)
     of_w, of_beta = problem.gradient(w, beta, key=key, batch=4)
@@ -171,6 +171,18 @@ def test_a_sampled_gradient_of_the_problem(buckets):
         assert_allclose(of_beta[m], WEIGHTS[m] * slope, atol=1e-15)
         expected.append(WEIGHTS[m] * 0.3 * (w - beta[m]))
     assert_allclose(of_w, np.sum(expected, axis=0), atol=1e-15)
+
+
+def test_rows_drawn_by_importance_give_the_gradient_on_average():
+    """Weights 1/(n π_j) for the data part alone: the ridge and the penalty are in every sample as they are."""
+    problem, draws = make(weights=WEIGHTS), 4000
+    assert problem.sampling == "importance"
+    w, beta = plain.point(problem)
+    keys = jax.vmap(jax.random.key_data)(jax.random.split(jax.random.key(1), draws))
+    found = jax.jit(jax.vmap(lambda key: problem.gradient_beta(w, beta, key=key, batch=8)))(keys)
+    spread = np.std(found, axis=0) / draws**0.5
+    assert np.all(np.abs(np.mean(found, axis=0) - problem.gradient_beta(w, beta)) < 5 * spread)
+    assert np.all(spread > 0)
 
 
 def test_a_key_of_jax_will_do():
