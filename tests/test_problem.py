@@ -402,12 +402,15 @@ def test_local_constants_against_dense_hessians(rescale, weights):
 )
 def test_certified_constants_hold_at_points(name, rescale):
     problem = make(name, weights=WEIGHTS, rescale=rescale)
-    bound = problem.constants()
-    assert set(bound.how.values()) == {"certified"} and bound.mu > 0
     local = problem.constants(at=plain.point(problem))
-    assert local.mu >= bound.mu * (1 - 1e-9)
-    for constant in ("L_w", "L_beta", "calL_w", "calL_beta"):
-        assert getattr(local, constant) <= getattr(bound, constant) * (1 + 1e-9)
+    for rule in ("paper", "sharp"):
+        bound = problem.constants(rule=rule)
+        assert set(bound.how.values()) == {"certified"} and bound.mu > 0
+        assert local.mu >= bound.mu * (1 - 1e-9)
+        # At a point, L^w is that of the largest client; a sharp L^w is that of F, and the largest client's stands beside it.
+        assert local.L_w <= (bound.L_w if bound.L_client is None else bound.L_client) * (1 + 1e-9)
+        for constant in ("L_beta", "calL_w", "calL_beta"):
+            assert getattr(local, constant) <= getattr(bound, constant) * (1 + 1e-9)
 
 
 def test_given_constants_are_marked_and_win():

@@ -39,7 +39,7 @@ def test_the_ten_lines_are_ten_lines() -> None:
 
 def test_the_blocks_run_and_come_to_good_ends(after: dict[str, Any]) -> None:
     assert after["result"].status == "converged"
-    assert after["again"].ledger.rounds == 1000
+    assert 0 < after["again"].ledger.rounds < 30
     assert after["liked"].status == "converged"
     assert after["liked"].beta.shape == (4,)
 
