@@ -155,10 +155,11 @@ def test_a_sample_draws_every_row_and_no_padding():
         assert set(index[:, m].ravel()) == set(range(n))
 
 
+@pytest.mark.parametrize("sampling", ["uniform", "importance"])
 @pytest.mark.parametrize("buckets", [None, [[2], [1, 0]]])
-def test_a_sampled_gradient_of_the_problem(buckets):
-    """It is the mean of the gradients of the drawn rows; each client draws its own, whatever the bucketing."""
-    problem = make(weights=WEIGHTS, buckets=buckets)
+def test_a_sampled_gradient_of_the_problem(buckets, sampling):
+    """It is the weighted mean of the gradients of the drawn rows; each client draws its own, whatever the bucketing."""
+    problem = make(weights=WEIGHTS, buckets=buckets, sampling=sampling)
     w, beta = plain.point(problem)
     key = randomness.root(5)
     of_w, of_beta = problem.gradient(w, beta, key=key, batch=4)
@@ -167,7 +168,8 @@ def test_a_sampled_gradient_of_the_problem(buckets):
         oracle = Oracle(problem.objective, Variables(1.0), problem.member(m))
         sample = oracle.sample(randomness.of(randomness.private(key, m), 0), 4)
         x, y = problem.clients[m].x[sample.index], problem.clients[m].y[sample.index]
-        slope = plain.gradient("logistic", beta[m], x, y, L2) + 0.3 * (beta[m] - w)
+        each = np.stack([plain.gradient("logistic", beta[m], x[[i]], y[[i]], 0.0) for i in range(4)])
+        slope = np.asarray(sample.weight) @ each + L2 * beta[m] + 0.3 * (beta[m] - w)
         assert_allclose(of_beta[m], WEIGHTS[m] * slope, atol=1e-15)
         expected.append(WEIGHTS[m] * 0.3 * (w - beta[m]))
     assert_allclose(of_w, np.sum(expected, axis=0), atol=1e-15)
@@ -394,8 +396,14 @@ def test_certified_constants_hold_at_points(name, rescale):
     assert set(bound.how.values()) == {"certified"} and bound.mu > 0
     local = problem.constants(at=plain.point(problem))
     assert local.mu >= bound.mu * (1 - 1e-9)
+    lemma = problem.constants(rule="paper")
+    assert set(lemma.how.values()) == {"certified"} and 0 < lemma.mu <= bound.mu * (1 + 1e-9)
     for constant in ("L_w", "L_beta", "calL_w", "calL_beta"):
+        assert getattr(local, constant) <= getattr(lemma, constant) * (1 + 1e-9)
+        assert getattr(bound, constant) <= getattr(lemma, constant) * (1 + 1e-9)
+    for constant in ("L_beta", "calL_w", "calL_beta"):
         assert getattr(local, constant) <= getattr(bound, constant) * (1 + 1e-9)
+    assert local.L_w <= bound.L_client * (1 + 1e-9)  # curvature at a point has the largest client's L^w
 
 
 def test_given_constants_are_marked_and_win():
