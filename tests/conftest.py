@@ -121,7 +121,7 @@ def fresh_python() -> Callable[..., str]:
 @pytest.fixture(scope="module")
 def optimised() -> Iterator[None]:
     """Optimised code, as users have it: for tests that run for longer than they compile."""
-    before = jax.config.jax_disable_most_optimizations
+    before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", before)

@@ -155,10 +155,11 @@ def test_a_sample_draws_every_row_and_no_padding():
         assert set(index[:, m].ravel()) == set(range(n))
 
 
+@pytest.mark.parametrize("sampling", ["uniform", "importance"])
 @pytest.mark.parametrize("buckets", [None, [[2], [1, 0]]])
-def test_a_sampled_gradient_of_the_problem(buckets):
-    """It is the mean of the gradients of the drawn rows; each client draws its own, whatever the bucketing."""
-    problem = make(weights=WEIGHTS, buckets=buckets, sampling="uniform")
+def test_a_sampled_gradient_of_the_problem(buckets, sampling):
+    """It is the weighted mean of the gradients of the drawn rows; each client draws its own, whatever the bucketing."""
+    problem = make(weights=WEIGHTS, buckets=buckets, sampling=sampling)
     w, beta = plain.point(problem)
     key = randomness.root(5)
     of_w, of_beta = problem.gradient(w, beta, key=key, batch=4)
@@ -167,7 +168,8 @@ def test_a_sampled_gradient_of_the_problem(buckets):
         oracle = Oracle(problem.objective, Variables(1.0), problem.member(m))
         sample = oracle.sample(randomness.of(randomness.private(key, m), 0), 4)
         x, y = problem.clients[m].x[sample.index], problem.clients[m].y[sample.index]
-        slope = plain.gradient("logistic", beta[m], x, y, L2) + 0.3 * (beta[m] - w)
+        each = np.stack([plain.gradient("logistic", beta[m], x[[i]], y[[i]], 0.0) for i in range(4)])
+        slope = np.asarray(sample.weight) @ each + L2 * beta[m] + 0.3 * (beta[m] - w)
         assert_allclose(of_beta[m], WEIGHTS[m] * slope, atol=1e-15)
         expected.append(WEIGHTS[m] * 0.3 * (w - beta[m]))
     assert_allclose(of_w, np.sum(expected, axis=0), atol=1e-15)
