@@ -70,25 +70,25 @@ def killer(monkeypatch: pytest.MonkeyPatch) -> Any:
         ("asvrcd", {"chunk": 2}),
         (tw.algorithms.L2SGDPlus(p_w=0.5), {"engine": "messages"}),
         ("lsgd", {"participation": 2, "every": 7}),
-        ("acd", {"seeds": [1, 2], "tol": 1e-7}),
+        ("acd", {"seeds": [1, 2], "tol": 1e-7, "checkpoint_every": 2}),
     ],
 )
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_killed_run_goes_on(
     method: Any, options: dict[str, Any], times: int, tmp_path: Path, killer: Any, monkeypatch: Any
 ):
-    options = {"rounds": 23, "record": ["loss", "gradient_norm"], **options}
+    options = {"rounds": 23, "record": ["loss", "gradient_norm"], "checkpoint_every": 5, **options}
     expected = tw.solve(problem(), method, **options)
     with monkeypatch.context():
         killer(times)
         with pytest.raises(Killed):
-            tw.solve(problem(), method, checkpoint=tmp_path, checkpoint_every=5, **options)
+            tw.solve(problem(), method, checkpoint=tmp_path, **options)
     monkeypatch.undo()
     assert len(list(tmp_path.glob("checkpoint-*"))) == min(times, 2)
-    found = tw.solve(problem(), method, checkpoint=tmp_path, checkpoint_every=5, **options)
+    found = tw.solve(problem(), method, checkpoint=tmp_path, **options)
     for one, other in zip(*(r if isinstance(r, tw.Results) else [r] for r in (found, expected)), strict=True):
         assert_same(one, other)
-    again = tw.solve(problem(), method, checkpoint=tmp_path, checkpoint_every=5, **options)  # it is over, and stays so
+    again = tw.solve(problem(), method, checkpoint=tmp_path, **options)  # it is over, and stays so
     assert_same(
         again[0] if isinstance(again, tw.Results) else again, found[0] if isinstance(found, tw.Results) else found
     )
@@ -171,21 +171,21 @@ def test_a_fingerprint_is_the_same_in_every_process():
 
 
 def test_ctrl_c_gives_the_result_so_far(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr(run, "STRETCH_SECONDS", 1e-3)
-    expected = tw.solve(problem(), "acd", rounds=400, every=10)
+    monkeypatch.setattr(run, "STRETCH_SECONDS", 1e-6)  # 256 iterations, then a few at a time
+    expected = tw.solve(problem(), "acd", rounds=600, every=10)
 
     def press(record: Any) -> None:
         if record["round"] == 100:
             os.kill(os.getpid(), signal.SIGINT)
 
-    found = tw.solve(problem(), "acd", rounds=400, every=10, callbacks=[press], checkpoint=tmp_path)
+    found = tw.solve(problem(), "acd", rounds=600, every=10, callbacks=[press], checkpoint=tmp_path)
     assert found.status == "interrupted"
-    assert 100 <= found.ledger.rounds < 400
+    assert 100 <= found.ledger.rounds < 600
     assert (
         found.message == f"interrupted after {found.ledger.rounds:,} rounds and {found.ledger.iterations:,} iterations"
     )
     assert_array_equal(found.history["loss"][:10], expected.history["loss"][:10])
-    assert_same(tw.solve(problem(), "acd", rounds=400, every=10, checkpoint=tmp_path), expected)
+    assert_same(tw.solve(problem(), "acd", rounds=600, every=10, checkpoint=tmp_path), expected)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
