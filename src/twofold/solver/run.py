@@ -253,6 +253,8 @@ class Run:
         Without slots the engine can only show its last state, so a stretch ends with its record. The `last` one does anyway.
         """
         most = most if self.attendance is None else min(most, self.attendance.at_once)
+        if not engine.slots and not last:
+            most = self._up_to_a_round(k, most)
         course = self.schedule.ahead(k, most)
         flags = np.stack([track.flags(course) for track in tracks])
         if last:
@@ -268,6 +270,14 @@ class Run:
             count = int(np.flatnonzero(some[:count])[-1]) + 1
         slots = np.where(some, order - 1, engine.slots or 1)[:count]
         return Stretch(count, slots, flags[:, :count], course)
+
+    def _up_to_a_round(self, k: int, most: int) -> int:
+        """At least as many iterations as the next round needs.
+
+        An engine that shows only its last state does those before a round in one go; cut by the clock, it would round otherwise.
+        """
+        rounds = np.flatnonzero(np.diff(self.schedule.ahead(k, CAPACITY).rounds[0]) > 0)
+        return max(most, int(rounds[0]) + 1) if len(rounds) else most
 
     # --- records --------------------------------------------------------------------------------------------------------
 
