@@ -39,7 +39,9 @@ def clients(condition: float = 4.0) -> tw.Clients:
 @cache
 def mixture(lam: float = 1.0, condition: float = 4.0) -> Problem:
     """The mixture over least squares."""
-    return Problem(tw.objectives.mixture(tw.losses.squared(l2=0.3 / condition), lam=lam), clients(condition))
+    return Problem(
+        tw.objectives.mixture(tw.losses.squared(l2=0.3 / condition), lam=lam), clients(condition), sampling="uniform"
+    )
 
 
 def gap(problem: Problem, result: Any) -> float:
@@ -51,10 +53,10 @@ def gap(problem: Problem, result: Any) -> float:
 
 
 def run(problem: Problem, method: Any, **options: Any) -> Any:
-    """A run until the relative gap is 1e-8, or the budget is spent."""
+    """A run with the paper's steps until the relative gap is 1e-8, or the budget is spent."""
     best = problem.optimum().value
     target = best + 1e-8 * (float(problem.value(*problem.start)) - best)
-    return tw.solve(problem, method, target=target, **options)
+    return tw.solve(problem, method, **{"target": target, "constants": problem.constants(rule="paper"), **options})
 
 
 class Unweighted:
@@ -86,19 +88,23 @@ class PrintedLSGD(LSGD):
 def test_lsgd_beta_step_carries_the_mean():
     """η = 1/(4L^β) is M/4 times too long for β_m if its gradient has lost its 1/M."""
     problem = mixture()
-    assert complete(problem, LSGD(tau=1))[0].eta == pytest.approx(1 / (4 * problem.constants().L_beta))
+    assert complete(problem, LSGD(tau=1), problem.constants(rule="paper"))[0].eta == pytest.approx(
+        1 / (4 * problem.constants(rule="paper").L_beta)
+    )
     assert run(problem, LSGD(tau=1, batch=None), rounds=2000, every=20).status == "converged"
     assert run(problem, PrintedLSGD(tau=1, batch=None), rounds=2000, every=20).status == "diverged"
 
 
 def test_theorem_1_step_needs_a_bound_from_w_when_tau_is_one():
     """Printed: min{1/(4L^β), 1/(8√(3e)(τ−1)L^w)}, which for τ = 1 says nothing about w."""
-    problem = Problem(tw.objectives.multitask(tw.losses.squared(l2=0.3), lam=1.0, Lambda=30.0), clients())
-    printed = 1 / (4 * problem.constants().L_beta)
+    problem = Problem(
+        tw.objectives.multitask(tw.losses.squared(l2=0.3), lam=1.0, Lambda=30.0), clients(), sampling="uniform"
+    )
+    printed = 1 / (4 * problem.constants(rule="paper").L_beta)
     assert run(problem, LSGD(tau=1, batch=None), rounds=5000, every=100).status == "converged"
     assert run(problem, LSGD(eta=printed, tau=1, batch=None), rounds=5000, every=100).status == "diverged"
-    traditional = Problem(tw.objectives.traditional(tw.losses.squared(l2=0.3)), clients())
-    assert traditional.constants().L_beta == 0  # where the printed step would be infinite
+    traditional = Problem(tw.objectives.traditional(tw.losses.squared(l2=0.3)), clients(), sampling="uniform")
+    assert traditional.constants(rule="paper").L_beta == 0  # where the printed step would be infinite
     assert run(traditional, LSGD(tau=1, batch=None), rounds=5000, every=100).status == "converged"
 
 
@@ -116,11 +122,11 @@ class SwappedACD(ACD):
 def test_acd_moves_w_with_probability_p_w():
     """The printed branch talks about twice as often (and on a least squares problem it even diverges)."""
     labels = clients().map(lambda x, y: (x, (y > 0).astype(int)))
-    problem = Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.01), lam=0.15), labels)
+    problem = Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.01), lam=0.15), labels, sampling="uniform")
     ours, printed = (run(problem, method, rounds=5000, seeds=range(5)) for method in (ACD(), SwappedACD()))
     assert {result.status for result in (*ours, *printed)} == {"converged"}
     coins = [result.ledger.rounds / result.ledger.iterations for result in ours]
-    assert np.mean(coins) == pytest.approx(complete(problem, ACD())[0].p_w, abs=0.05)
+    assert np.mean(coins) == pytest.approx(complete(problem, ACD(), problem.constants(rule="paper"))[0].p_w, abs=0.05)
     assert np.mean([p.ledger.rounds / o.ledger.rounds for o, p in zip(ours, printed, strict=True)]) > 1.8
     assert run(mixture(lam=0.25), ACD(), rounds=1000).status == "converged"
     assert run(mixture(lam=0.25), SwappedACD(), rounds=1000).status == "diverged"
@@ -250,7 +256,7 @@ def printed_ascd(
 def test_ascd_block_not_drawn_rests_as_printed():
     """Here the listing is right, unlike ACD's; its w_v and β_v, drawn with ρ, change nothing."""
     problem = mixture()
-    method, _ = complete(problem, ASCD())
+    method, _ = complete(problem, ASCD(), problem.constants(rule="paper"))
     result = tw.solve(problem, method, iterations=150, seed=4)
     for rest, close in ((True, True), (False, False)):
         w, beta = printed_ascd(problem, method, 150, 4, rest=rest)
