@@ -46,7 +46,7 @@ def test_constants_are_those_of_the_blend():
     for m, alpha in enumerate(ALPHA):
         x = np.asarray(whole.member(m).x)
         ends.append(np.linalg.eigvalsh(alpha**2 * (x.T @ x / len(x) + 0.25 * np.eye(3)))[[0, -1]])
-    found, (low, high) = whole.constants(), np.transpose(ends)
+    found, (low, high) = whole.constants(rule="paper"), np.transpose(ends)
     assert_allclose(found.L_w, high.max(), rtol=1e-6)
     assert found.calL_w >= found.L_w
     assert 0 < found.mu <= low.min() * (1 + 1e-9)
