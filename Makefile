@@ -4,6 +4,7 @@
 #   make test     run every test                  make test ARGS="-k ledger -x"
 #   make mutants  put forty mistakes into copies of the package; all must be noticed
 #   make lint     ruff, pyright, import contracts
+#   make docs     the site, in site/; warnings are errors    then: python3 -m http.server --directory site
 #   make format   let ruff mend what it can
 #   make bench    speed and scale, in one table   make bench ARGS="--only mx2,scale"
 #   make clean    remove .venv and all caches
@@ -16,7 +17,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test mutants lint format bench clean
+.PHONY: help demo test mutants lint format docs bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -40,6 +41,10 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
+# NO_MKDOCS_2_WARNING: mkdocs-material prints an advertisement at every start otherwise.
+docs: $(VENV)/.docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
+
 bench: $(VENV)/.bench
 	@$(BIN)/python benchmarks/table.py $(ARGS)
 
@@ -51,7 +56,8 @@ $(VENV)/.core: EXTRAS :=
 $(VENV)/.demo: EXTRAS := [paper,sklearn]
 $(VENV)/.dev: EXTRAS := [dev]
 $(VENV)/.bench: EXTRAS := [bench]
-$(VENV)/.core $(VENV)/.demo $(VENV)/.dev $(VENV)/.bench: pyproject.toml
+$(VENV)/.docs: EXTRAS := [docs]
+$(VENV)/.core $(VENV)/.demo $(VENV)/.dev $(VENV)/.bench $(VENV)/.docs: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"twofold needs Python 3.11 or newer, and $(PYTHON) is {sys.version.split()[0]}. Name another: make PYTHON=python3.12 ...")'
 	@echo "Installing twofold$(EXTRAS) into $(VENV) (a minute or two) ..."
 	@$(PYTHON) -m venv $(VENV)

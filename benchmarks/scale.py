@@ -49,7 +49,7 @@ def one(clients: int, name: str, state: str | None) -> dict:
     import twofold as tw
     from twofold import engines, tree
     from twofold.engines import memory
-    from twofold.engines.schedule import footprint
+    from twofold.engines.schedule import Schedule, footprint
 
     warm = small(tw, 64)
     tw.solve(warm, method(warm, name), rounds=1, state=state, progress=False)
@@ -72,8 +72,8 @@ def one(clients: int, name: str, state: str | None) -> dict:
     peak.join()
     cast = tree.cast(algorithm)
     shapes = footprint(cast, task)
-    need = memory.need(cast, task, shapes)
-    make = engines.choose("simulate", cast, task, shapes, 1, None, state)
+    need = memory.need(task, shapes)
+    make = engines.choose("simulate", Schedule(cast, task, shapes.parts, [0]), shapes, 1, None, state)
     engine = getattr(make, "func", make)
     chunk = clients if engine is engines.Simulate else memory.choose_chunk(need, None, state or "device")
     return {

@@ -1,6 +1,6 @@
 """Every goal of speed and scale in one table; what `make bench` prints.
 
-    python benchmarks/table.py [--out docs] [--only mx2,seeds,peers,scale,processes,versions,gpu]
+    python benchmarks/table.py [--out docs] [--only mx2,seeds,peers,scale,processes,federation,versions,gpu]
                                [--torch-python PATH] ... [--gpu-json FILE ...] [--against-json FILE]
 
 Every row is a whole run as users make it (`tw.solve`, with theory's coins). This runs the other scripts of this folder one after
@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,18 @@ def processes(arguments: argparse.Namespace) -> list[dict]:
     ]
 
 
+def federation(arguments: argparse.Namespace) -> list[dict]:
+    """Rounds of a real federation on loopback."""
+    if find_spec("flwr") is None:
+        raise LookupError("flwr is not installed")
+    out = []
+    for r in run("federation.py"):
+        goal = "" if r["goal"] is None else f"{r['goal']:g} s"
+        met = None if r["goal"] is None else r["median"] <= r["goal"]
+        out.append(row(f"a round on loopback: {r['work']}", "the clock (median)", r["median"], goal, met, "s"))
+    return out
+
+
 GPU_CASES = {"a": "100,000 × 20 rows", "b": "1,000 × 1,000 rows", "million": "1,000,000 × 5 rows"}
 
 
@@ -180,6 +193,7 @@ PARTS = {
     "peers": peers,
     "scale": scale,
     "processes": processes,
+    "federation": federation,
     "versions": versions,
     "gpu": gpu,
 }
@@ -189,6 +203,7 @@ COMMANDS = {
     "peers": "python benchmarks/peers.py --torch-python … --fedjax-python … --pfl-python …",
     "scale": "python benchmarks/scale.py",
     "processes": "python benchmarks/processes.py",
+    "federation": "python benchmarks/federation.py",
     "versions": "python benchmarks/against.py OLD_SRC --json FILE, then table.py --against-json FILE",
     "gpu": "python benchmarks/gpu.py --case a (or b, or million) [--feature-dtype bfloat16]",
 }
@@ -198,7 +213,7 @@ def told(value: float | None, unit: str) -> str:
     """A figure for people."""
     if value is None:
         return "not installed"
-    return {"×": f"{value:.3g}×", "%": f"{100 * value:.3g} %", "slope": f"{value:.3f}"}[unit]
+    return {"×": f"{value:.3g}×", "%": f"{100 * value:.3g} %", "slope": f"{value:.3f}", "s": f"{value:.3g} s"}[unit]
 
 
 def markdown(parts: dict[str, dict]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 if "XLA_FLAGS" not in os.environ:
     os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     if version("jaxlib").startswith("0.10."):  # XLA aborts on a flag that it does not know
-        os.environ["XLA_FLAGS"] = "--xla_cpu_use_fusion_emitters=false"
+        os.environ["XLA_FLAGS"] = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 if "PYTEST_XDIST_WORKER" in os.environ:
     # One thread a worker: XLA's pool (NPROC) waits without spinning, but OpenBLAS's and OpenMP's threads do spin.
     for variable in ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -61,7 +62,7 @@ def pytest_make_parametrize_id(val: object) -> str | None:
     return f"{len(val)} bytes" if isinstance(val, bytes) else None
 
 
-MOST_BYTES = 1_200_000_000
+MOST_BYTES = 1_600_000_000
 """What a worker may hold after a test before its compiled programs go: with one more test's it stays below 2 GB."""
 
 
@@ -74,15 +75,40 @@ def _put_aside() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _within_memory() -> Iterator[None]:
-    """Compiled programs stay until they are in the way."""
+    """Compiled programs stay until they are in the way: made anew, they cost more than all else here."""
     yield
+    if PROCESS.memory_info().rss > MOST_BYTES:
+        _give_back()
     if PROCESS.memory_info().rss > MOST_BYTES:
         jax.clear_caches()
         gc.unfreeze()
         gc.collect()
         gc.freeze()
-        if sys.platform == "linux":
-            ctypes.CDLL(None).malloc_trim(0)  # glibc keeps what is freed unless told otherwise
+        _give_back()
+
+
+def _give_back() -> None:
+    """Return to the system what is free already: glibc keeps it unless told otherwise."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ctrl_c_works() -> None:
+    """Some tests press Ctrl-C, which a shell has ignored in what it starts in the background."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def own_registries() -> Iterator[None]:
+    """What a test registers is gone after it."""
+    from twofold import registry
+
+    before = {kind: dict(found) for kind, found in registry.REGISTRIES.items()}
+    yield
+    for kind, found in registry.REGISTRIES.items():
+        found.clear()
+        found.update(before[kind])
 
 
 @pytest.fixture(scope="session")
@@ -105,7 +131,15 @@ def fresh_python() -> Callable[..., str]:
     def run(code: str, devices: int = 1, timeout: float = 300.0) -> str:
         env = os.environ | {"JAX_NUM_CPU_DEVICES": str(devices), "NPROC": str(2 * devices)}
         done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", code],
+            [
+                sys.executable,
+                "-W",
+                "error",
+                "-W",
+                "ignore:'click.:DeprecationWarning",
+                "-c",
+                code,
+            ],  # see pyproject.toml
             env=env,
             capture_output=True,
             text=True,

@@ -166,9 +166,9 @@ EXACT = (
     Exact("profile_products", Profile(outer="lbfgs", inner="products", products=4), 1e-12, _profile),
     Exact("l2sgd_plus", L2SGDPlus(), 1e-8, _l2sgd_plus, needs="mixture"),
     Exact("pfedme_full", PFedMe(local_rounds=1, inner_steps=60, batch=None), 1e-8, _pfedme, needs="mixture"),
-    Exact("scaffnew", Scaffnew(), 1e-10, _scaffnew, on=("traditional", "mixture", "weight_sharing", "local")),
-    Exact("scafflix", Scafflix(), 1e-10, _scafflix, on=("flix", "multitask", "adaptive_each", "custom")),
-    Exact("saga", SAGA(), 1e-10, _saga, on=("traditional", "multitask", "residual", "multitask_inf")),
+    Exact("scaffnew", Scaffnew(), 1e-10, _scaffnew, on=("traditional", "weight_sharing")),
+    Exact("scafflix", Scafflix(), 1e-10, _scafflix, on=("flix", "adaptive_each")),
+    Exact("saga", SAGA(), 1e-10, _saga, on=("residual", "multitask_inf")),
     Exact("al2sgd_plus", AL2SGDPlus(), 1e-8, _al2sgd_plus, needs="mixture"),
 )
 

@@ -222,6 +222,47 @@ WRONG: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         ValueError,
         "Ditto is an objective: objectives.multitask",
     ),
+    "ditto among the objectives": (
+        lambda: objectives.ditto,  # pyright: ignore[reportAttributeAccessIssue]
+        AttributeError,
+        r"There is no objectives.ditto: Ditto is objectives.multitask\(loss, lam=..., Lambda=float\('inf'\)\)",
+    ),
+    "a slip in an objective": (lambda: objectives.mixtur, AttributeError, "did you mean mixture?"),
+    "an objective to solve": (
+        lambda: tw.solve(problem().objective),  # pyright: ignore[reportArgumentType, reportCallIssue]
+        TypeError,
+        r"solve needs a Problem \(tw.Problem\(objective, clients\)\), got Mixture",
+    ),
+    "the wrong order": (
+        lambda: tw.Problem(clients(), problem().objective),  # pyright: ignore[reportArgumentType]
+        TypeError,
+        r"an objective first and the clients second: tw.Problem\(objective, clients\)",
+    ),
+    "a loss not called in a residual": (
+        lambda: objectives.residual(losses.logistic),  # pyright: ignore[reportArgumentType]
+        TypeError,
+        r"The loss is logistic itself: call it, as in residual\(losses.logistic\(...\)\)",
+    ),
+    "labels from one": (
+        lambda: problem(tw.Clients.from_list([(np.eye(2), [1, 2])])),
+        ValueError,
+        r"is 2, but .*These are the labels 1 to 2: subtract one, y - 1",
+    ),
+    "more labels than two": (
+        lambda: problem(tw.Clients.from_list([(np.eye(3), [0, 1, 2])])),
+        ValueError,
+        r"There are 3 different labels: use losses.softmax\(3\)",
+    ),
+    "labels that are not numbered": (
+        lambda: problem(tw.Clients.from_list([(np.eye(2), [3, 7])])),
+        ValueError,
+        r"Number the labels from 0, as in labels, y = numpy.unique\(y, return_inverse=True\)",
+    ),
+    "real targets": (
+        lambda: problem(tw.Clients.from_list([(np.eye(2), [0.5, 1.7])])),
+        ValueError,
+        r"These are real numbers, not labels: use losses.squared\(\)",
+    ),
     "capitals": (lambda: tw.solve(problem(), "ASVRCD", rounds=2), ValueError, "Did you mean 'asvrcd'?"),
 }
 
@@ -232,3 +273,38 @@ def test_the_wrong_thing_gets_the_right_words(case: str) -> None:
     with pytest.raises(kind, match=sentence) as caught:
         call()
     assert isinstance(caught.value, tw.TwofoldError)
+
+
+def test_a_result_is_a_start_and_a_number_is_so_many_seeds() -> None:
+    small = problem()
+    first = tw.solve(small, "acd", rounds=3)
+    again = tw.solve(small, "acd", rounds=1, start=first)
+    assert again.history["loss"][0] == first.history["loss"][-1]
+    assert [run.seed for run in tw.solve(small, "acd", rounds=1, seeds=3)] == [0, 1, 2]
+
+
+# --- a net ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_net_is_not_measured_row_by_row_and_is_solved_by_what_suits_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from twofold.curvature import local
+
+    looked: list[int] = []
+    real = local.spread
+    monkeypatch.setattr(local, "spread", lambda count, most: looked.append(count) or real(count, most))
+    monkeypatch.setattr(local, "MOST_ROWS", 8)
+    rng = np.random.default_rng(0)
+    data = tw.Clients.from_list([(rng.normal(size=(40, 3)), rng.normal(size=40)) for _ in range(2)])
+
+    def fit(p: Any, x: Any, y: Any) -> Any:
+        return jax.numpy.mean((jax.numpy.tanh(x @ p["a"]) @ p["b"] - y) ** 2)
+
+    start = {"a": 0.3 * rng.normal(size=(3, 60)), "b": 0.3 * rng.normal(size=60)}
+    net = tw.Problem(objectives.mixture(losses.custom(fit, init=start), lam=0.1), data)
+    found = tw.solve(net, seconds=5.0, record=())
+    assert found.algorithm.name == "lsgd" and "Newton's steps over 480 parameters take long" in found.notes[0]
+    assert found.status in ("budget", "converged") and 80 in looked  # rows, of which eight were taken
+    # A small function of one's own is still taken to be convex, as it always was.
+    few = {"a": start["a"][:, :2], "b": start["b"][:2]}
+    small = tw.Problem(objectives.mixture(losses.custom(fit, init=few, L=1.0, calL=1.0), lam=0.1), data)
+    assert tw.solve(small, rounds=1, record=()).algorithm.name != "lsgd"

@@ -22,9 +22,8 @@ from twofold.algorithms import ACD, ASCD, ASVRCD, LSGD, SCD, SVRCD, Algorithm, L
 from twofold.problem import Problem
 from twofold.sampling import alias_rows, alias_table
 from twofold.solver import complete
-from twofold.theory.stepsizes import pl_schedule
 
-LAM, SEED, ITERATIONS = 0.5, 6, 40
+LAM, SEED, ITERATIONS = 0.5, 6, 24
 
 
 @cache
@@ -250,11 +249,10 @@ CASES = {
     "lsgd": (lsgd, LSGD(tau=3)),
     "lsgd-average": (lsgd, LSGD(tau=3, batch=2, average=True, mu=0.3)),
     "lsgd-epochs": (lsgd, LSGD(epochs=2, batch=4)),
-    "lsgd-schedule": (lsgd, LSGD(eta=pl_schedule(0.1, 5.0, 3), tau=3)),
-    "lsgd-optax": (lsgd, LSGD(eta=optax.cosine_decay_schedule(0.2, 30), tau=3)),
+    "lsgd-schedule": (lsgd, LSGD(eta=optax.cosine_decay_schedule(0.2, 30), tau=2)),
     "lsgd-full": (lsgd, LSGD(tau=2, batch=None)),
     "acd": (acd, ACD()),
-    "scd": (scd, SCD()),
+    "scd": (scd, SCD(p_w=0.4)),
     "scd-batch3": (scd, SCD(batch=3)),
     "ascd": (ascd, ASCD()),
     "ascd-full": (ascd, ASCD(batch=None)),

@@ -183,7 +183,7 @@ def test_from_groups_refusals():
     with refuses("no clients"):
         Clients.from_groups(np.zeros((0, 2)), np.zeros(0), [])
     with refuses("the data has dtype", "in y"):
-        Clients.from_groups(np.arange(3), ["a", "b", "c"], [1, 2, 2])
+        Clients.from_groups(np.arange(3), np.array(["a", None, 3], object), [1, 2, 2])
     with refuses("client 'b': x at row 1, column 0 is inf"):
         Clients.from_groups([[0.0], [1.0], [2.0], [np.inf]], np.zeros(4), ["b", "a", "a", "b"])
 
@@ -213,15 +213,13 @@ def test_from_frame_refusals():
         Clients.from_frame(frame(), features=["age", "hieght"])
     with refuses("features is empty", "['user', 'y']"):
         Clients.from_frame(frame()[["user", "y"]])
-    with refuses("column 'city'", "numeric", "dtype"):
-        Clients.from_frame(frame().assign(city=["x", "y", "z"]))
-    with refuses("column 'user'", "numeric"):
-        Clients.from_frame(frame(), client="age", target="user", features=["height"])
-    with refuses("client 'a'", "column 'height'", "row 1 of the frame", "is nan"):
-        Clients.from_frame(frame().assign(height=[1.0, np.nan, 2.0]))
+    with refuses("client 'a'", "column 'height'", "row 1 of the frame", "is inf"):
+        Clients.from_frame(frame().assign(height=[1.0, np.inf, 2.0]))
+    with refuses("client 'a'", "column 'y'", "row 1 of the frame", "is missing"):
+        Clients.from_frame(frame().assign(y=[1.0, np.nan, 2.0]))
     with refuses("client 'b'", "column 'y'", "row 2 of the frame", "is -inf"):
         Clients.from_frame(frame().assign(y=[1.0, 0.0, -np.inf]))
-    with refuses("column 'age'", "shape (3, 2)"):
+    with refuses("2 columns named 'age'"):
         Clients.from_frame(pd.concat([frame(), frame()[["age"]]], axis=1))
     with refuses("groups", "row 1"):
         Clients.from_frame(frame().assign(user=["b", None, "b"]))

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import twofold as tw
-from twofold.evaluate import ALONE, SHARED, Evaluation, compare, evaluate, predict
+from twofold.evaluate import ALONE, SHARED, Evaluation, Report, compare, evaluate, predict, report
+from twofold.evaluate.gains import least_rows
+from twofold.evaluate.scoring import Metric
 
 COUNTS, WIDTH = (4, 9, 6), 3
 
@@ -49,9 +51,10 @@ def test_grades_are_those_of_a_loop_over_clients(buckets: Any) -> None:
     w, beta = some(problem)
     found = evaluate(problem, (w, beta), TEST)
     blend = [(1 - a) * beta[m] + a * w for m, a in enumerate((0.2, 0.5, 0.7))]
-    assert list(found.grades) == ["personal", "shared", "alone"]
+    assert list(found.grades) == ["personal", "only w", "only β"]
     np.testing.assert_allclose(found.personal, each(lambda m, x, y: accuracy(x, y, blend[m])))
-    np.testing.assert_allclose(found["shared"], each(lambda m, x, y: accuracy(x, y, w)))
+    np.testing.assert_allclose(found["only w"], each(lambda m, x, y: accuracy(x, y, w)))
+    assert found["shared"] is found["only w"] and found["alone"] is found["only β"]  # their old names
     np.testing.assert_allclose(found["alone"], each(lambda m, x, y: accuracy(x, y, beta[m])))
     assert found.rows.tolist() == [7, 2, 5]
     assert found.names == ("ann", "bob", "cy")
@@ -79,8 +82,8 @@ def test_a_part_that_is_no_model_by_itself_is_left_out() -> None:
         return list(evaluate(problem, some(problem), TEST).grades)
 
     assert parts(tw.objectives.weight_sharing(LOSS, 2)) == ["personal"]
-    assert parts(tw.objectives.traditional(LOSS)) == ["personal", "shared"]
-    assert parts(tw.objectives.local(LOSS)) == ["personal", "alone"]
+    assert parts(tw.objectives.traditional(LOSS)) == ["personal", "only w"]
+    assert parts(tw.objectives.local(LOSS)) == ["personal", "only β"]
 
 
 def test_a_part_of_a_sum_is_graded_without_the_other() -> None:
@@ -216,6 +219,181 @@ def test_the_text_holds_every_figure() -> None:
     assert "… and 10 more clients" in str(many)
     assert "on 30 training rows" in str(many)
     assert "mean 65.0 %, worst 50.0 % (b)" in repr(SHOWN)
+
+
+# --- metrics ----------------------------------------------------------------------------------------------------------
+
+BINARY = ("accuracy", "balanced_accuracy", "roc_auc", "neg_log_loss", "neg_brier_score")
+REAL = ("r2", "neg_mean_squared_error", "neg_root_mean_squared_error", "neg_mean_absolute_error")
+
+
+@pytest.mark.parametrize("name", [*BINARY, *REAL])
+def test_a_resamples_metric_is_that_of_the_rows_drawn(name: str) -> None:
+    from sklearn import metrics
+
+    rng = np.random.default_rng(0)
+    rows, draws = 12, 30
+    weights = rng.multinomial(rows, np.full(rows, 1 / rows), size=draws).astype(float)
+    y = rng.normal(size=rows) if name in REAL else rng.integers(2, size=rows)
+    scores = np.round(rng.normal(size=rows), 1)  # with ties
+    high = 1 / (1 + np.exp(-scores))
+    pair = np.stack([1 - high, high], axis=1)
+    said = {"roc_auc": scores, "neg_log_loss": pair, "neg_brier_score": pair}.get(
+        name, scores if name in REAL else scores > 0
+    )
+    found = Metric.named(name, None).of(weights, y, said)
+    functions: dict[str, Any] = {
+        "accuracy": metrics.accuracy_score,
+        "balanced_accuracy": metrics.balanced_accuracy_score,
+        "roc_auc": metrics.roc_auc_score,
+        "neg_log_loss": lambda y, p: -metrics.log_loss(y, p[:, 1], labels=[0, 1]),
+        "neg_brier_score": lambda y, p: -metrics.brier_score_loss(y, p[:, 1]),
+        "r2": metrics.r2_score,
+        "neg_mean_squared_error": lambda y, s: -metrics.mean_squared_error(y, s),
+        "neg_root_mean_squared_error": lambda y, s: -metrics.root_mean_squared_error(y, s),
+        "neg_mean_absolute_error": lambda y, s: -metrics.mean_absolute_error(y, s),
+    }
+    for b in range(draws):
+        chosen = np.repeat(np.arange(rows), weights[b].astype(int))
+        assert found[b] == pytest.approx(functions[name](y[chosen], said[chosen]), abs=1e-12)
+
+
+def test_any_scorer_of_scikit_learn_by_its_name() -> None:
+    from sklearn.metrics import f1_score, matthews_corrcoef
+
+    problem = tw.Problem(tw.objectives.mixture(LOSS, 0.1), TRAIN)
+    w, beta = some(problem)
+    found = evaluate(problem, (w, beta), TEST, metric="f1")
+    np.testing.assert_allclose(found.personal, each(lambda m, x, y: f1_score(y, x @ beta[m] > 0)))
+    np.testing.assert_allclose(found["only w"], each(lambda m, x, y: f1_score(y, x @ w > 0)))
+    again = report(problem, (w, beta), TEST, metric="matthews_corrcoef", baselines=some_baselines())
+    np.testing.assert_allclose(again["personal"], each(lambda m, x, y: matthews_corrcoef(y, x @ beta[m] > 0)))
+    assert again.resamples == 200
+    with pytest.raises(ValueError, match=r"no metric 'roc_ac': .*Did you mean 'roc_auc'"):
+        evaluate(problem, (w, beta), TEST, metric="roc_ac")
+    with pytest.raises(
+        ValueError, match="r2 does not fit the logistic loss, which predicts a class: choose from accuracy"
+    ):
+        evaluate(problem, (w, beta), TEST, metric="r2")
+    with pytest.raises(ValueError, match="roc_auc is for two classes; for more use roc_auc_ovr"):
+        Metric.named("roc_auc", tw.losses.softmax(3))
+
+
+# --- who gains, who is hurt -------------------------------------------------------------------------------------------
+
+
+def some_baselines() -> dict[str, Any]:
+    rng = np.random.default_rng(8)
+    return {"shared": (rng.normal(size=WIDTH), ()), "alone": ((), rng.normal(size=(3, WIDTH)))}
+
+
+def test_the_baselines_are_trained_as_one_model_and_alone() -> None:
+    problem = tw.Problem(tw.objectives.mixture(LOSS, 0.1), TRAIN)
+    w, beta = problem.optimum()[:2]
+    found = report(problem, (w, beta), TEST, resamples=10)
+    one = tw.Problem(tw.objectives.traditional(LOSS), TRAIN).optimum().w
+    alone = tw.Problem(tw.objectives.local(LOSS), TRAIN).optimum().beta
+    np.testing.assert_allclose(found["shared"], each(lambda m, x, y: accuracy(x, y, one)))
+    np.testing.assert_allclose(found["alone"], each(lambda m, x, y: accuracy(x, y, alone[m])))
+    np.testing.assert_allclose(found["personal"], each(lambda m, x, y: accuracy(x, y, beta[m])))
+    assert {name: run.status for name, run in found.runs.items()} == {"shared": "converged", "alone": "converged"}
+    np.testing.assert_allclose(found.runs["alone"].beta, alone, atol=1e-3)
+    same = report(tw.Problem(tw.objectives.local(LOSS), TRAIN), ((), alone), TEST, resamples=10)
+    assert not same.gain("alone").value.any() and not same.helped("alone") and not same.hurt("alone")
+
+
+def test_intervals_are_those_of_a_paired_bootstrap() -> None:
+    train, test = clients((9, 9, 9), 0, None), clients((30, 40, 4), 1, None)
+    loss = tw.losses.squared(l2=0.1)
+    problem = tw.Problem(tw.objectives.mixture(loss, 0.1), train)
+    w, beta = some(problem)
+    given = some_baselines()
+    found = report(problem, (w, beta), test, baselines=given, resamples=4000, seed=1)
+    gain, rng = found.gain("alone"), np.random.default_rng(77)
+    for m in range(2):
+        x, y = test[m].x, test[m].y
+        each_row = (x @ given["alone"][1][m] - y) ** 2 - (x @ beta[m] - y) ** 2
+        drawn = each_row[rng.integers(len(y), size=(4000, len(y)))].mean(axis=1)
+        low, high = np.quantile(drawn, [0.025, 0.975])
+        width = high - low
+        assert gain.value[m] == pytest.approx(each_row.mean())
+        assert gain.low[m] == pytest.approx(low, abs=0.1 * width) and gain.high[m] == pytest.approx(
+            high, abs=0.1 * width
+        )
+        # Unpaired, the interval would be another: that of the difference of independent draws.
+        apart = [np.var((x @ b - y) ** 2) for b in (given["alone"][1][m], beta[m])]
+        assert abs(width - 2 * 1.96 * np.sqrt(sum(apart) / len(y))) > 0.05 * width
+    assert gain.mean[1] < gain.mean[0] < gain.mean[2]
+    assert gain.enough.tolist() == [True, True, False] and least_rows(0.95) == 6 and least_rows(0.99) == 8
+
+
+def test_few_rows_make_nobody_sure() -> None:
+    x = np.eye(WIDTH)
+    data = tw.Clients.from_list([(np.tile(x, (n, 1))[:n], np.ones(n)) for n in (5, 6)], names=["few", "enough"])
+    problem = tw.Problem(tw.objectives.mixture(tw.losses.squared(l2=0.1), 0.1), data)
+    right, wrong = np.ones((2, WIDTH)), np.zeros((2, WIDTH))
+    found = report(
+        problem, (np.zeros(WIDTH), right), data, baselines={"shared": (np.zeros(WIDTH), ()), "alone": ((), wrong)}
+    )
+    assert found.helped("alone") == ("enough",) and found.hurt("alone") == ()
+    found = report(
+        problem, (np.zeros(WIDTH), wrong), data, baselines={"shared": (np.ones(WIDTH), ()), "alone": ((), right)}
+    )
+    assert found.hurt("shared") == ("enough",)
+    assert "1 clients have too few rows here to be sure of anything (6 are needed)" in str(found)
+
+
+def made_up(M: int = 42) -> Report:
+    rng = np.random.default_rng(0)
+    counts = rng.integers(6, 90, size=M)
+    data = tw.Clients.from_list([(rng.normal(size=(n, WIDTH)), rng.integers(2, size=n)) for n in counts],
+                                names=[f"a patient with a long name {m}" for m in range(M)])  # fmt: skip
+    problem = tw.Problem(tw.objectives.mixture(LOSS, 0.1), data)
+    given = {"shared": (rng.normal(size=WIDTH), ()), "alone": ((), rng.normal(size=(M, WIDTH)))}
+    return report(problem, some(problem), data, baselines=given, resamples=200)
+
+
+def test_the_report_reads_well_on_a_narrow_screen_and_in_a_notebook() -> None:
+    found = made_up()
+    text = str(found)
+    assert max(map(len, text.splitlines())) <= 80
+    for words in ("shared, trained as one model", "trained alone", "surely helped", "surely hurt", "by chance", "over alone",
+                  "training rows", "… and 22 more clients"):  # fmt: skip
+        assert words in text
+    assert [group[2] for group in found.by_rows("alone")] == [14, 14, 14] or sum(
+        g[2] for g in found.by_rows("alone")
+    ) == 42
+    page = found._repr_html_()
+    assert page.count("<circle") == 42 * 5 and "a patient with a long name 7:" in page and "<script" not in page
+    table = found.to_pandas()
+    assert len(table) == 42 and set(table["over_alone_verdict"]) <= {"helped", "hurt", "unsure"}
+    assert (table["over_alone_verdict"] == "helped").sum() == len(found.helped("alone"))
+    assert f"over alone: {len(found.helped('alone'))} surely helped" in repr(found)
+    np.testing.assert_allclose(table["personal"] - table["shared"], table["over_shared"])
+    with pytest.raises(KeyError, match="A gain is over shared or alone, not over 'w'"):
+        found.gain("w")
+
+
+def test_a_metric_without_a_value_leaves_its_client_out() -> None:
+    x = np.random.default_rng(0).normal(size=(8, WIDTH))
+    data = tw.Clients.from_list([(x, np.ones(8, int)), (x, np.arange(8) % 2)], names=["one class", "two"])
+    problem = tw.Problem(tw.objectives.mixture(LOSS, 0.1), data)
+    given = {"shared": (np.ones(WIDTH), ()), "alone": ((), np.ones((2, WIDTH)))}
+    found = report(problem, some(problem), data, metric="auc", baselines=given, resamples=50)
+    assert np.isnan(found["personal"][0]) and np.isfinite(found["personal"][1])
+    assert np.isfinite(found.gain("shared").mean).all()
+    assert "–" in str(found) and found.measure == "roc_auc"
+
+
+def test_reports_that_cannot_be() -> None:
+    problem = tw.Problem(tw.objectives.custom(lambda w, b, batch: jnp.mean(batch.x @ w) + b, np.zeros(3), 0.0), TRAIN)
+    with pytest.raises(ValueError, match="custom has no loss of its own with which to train the baselines"):
+        report(problem, problem.start, TEST)
+    problem = tw.Problem(tw.objectives.mixture(LOSS, 0.1), TRAIN)
+    with pytest.raises(ValueError, match="A baseline is shared or alone, not 'w'"):
+        report(problem, problem.start, TEST, baselines={"w": problem.start})
+    with pytest.raises(ValueError, match="level is a probability"):
+        report(problem, problem.start, TEST, level=95)
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from twofold.data import partition, picture, tables
 from twofold.errors import MissingExtra
 from twofold.extras import require
 from twofold.paper import cells, figures
-from twofold.paper.report import markup, page
+from twofold.report import markup, sheet
 from twofold.result import History
 
 ROOT = Path(__file__).parents[1]
@@ -60,7 +60,7 @@ CALLS: list[tuple[str, Callable[[Path], object], str]] = [
         lambda path: picture.who_got_what(partition.power_law(9, 2, 1.0), None, path),
         "A picture of a part",
     ),
-    ("plotly", lambda _: page._library.__wrapped__(), "The report"),
+    ("plotly", lambda _: sheet._library.__wrapped__(), "The report"),
     ("markupsafe", lambda _: markup.rich("x"), "The report"),
     ("jinja2", lambda _: markup.templates(), "The report"),
 ]
@@ -102,7 +102,7 @@ def test_extras_are_what_the_package_asks_for() -> None:
     assert not names(project["dependencies"]) & set(OPTIONAL)
     for library, extra in OPTIONAL.items():
         assert library in names(extras[extra]) or library == "markupsafe"  # which jinja2 brings
-    assert "twofold[paper,sklearn]" in extras["dev"]
+    assert "twofold[flower,paper,privacy,sklearn]" in extras["dev"]
 
 
 def test_no_optional_library_is_imported_when_a_module_is(monkeypatch: pytest.MonkeyPatch) -> None:

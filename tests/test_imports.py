@@ -33,7 +33,7 @@ def test_what_solving_needs_is_light(fresh_python: Callable[..., str]) -> None:
     assert not loaded_by(fresh_python, f"import twofold as tw; {names}") & (HEAVY | ABOVE)
 
 
-@pytest.mark.parametrize("first", ["import twofold.solver", "twofold.TheoryWarning", "import twofold.engines.simulate"])
+@pytest.mark.parametrize("first", ["import twofold.solver", "twofold.TheoryWarning"])
 def test_a_public_name_means_the_same_whatever_was_imported_before(
     first: str, fresh_python: Callable[..., str]
 ) -> None:

@@ -159,7 +159,7 @@ def test_labels_and_features_of_any_number_type(dtype):
 def test_a_label_out_of_range_names_client_row_and_value(loss, bad, allowed):
     x, y = np.ones((3, 2)), np.array([0.0, 1.0, 1.0])
     clients = tw.Clients.from_list([(x, y), (x, np.array([1.0, 0.0, bad]))], names=["ann", "bob"])
-    with pytest.raises(tw.ClientError, match=rf"^client 'bob': y at row 2 is {bad:.1f}, but .* {allowed}$"):
+    with pytest.raises(tw.ClientError, match=rf"^client 'bob': y at row 2 is {bad:.1f}, but .* {allowed}\. "):
         tw.Problem(tw.objectives.local(loss), clients)
 
 

@@ -69,6 +69,12 @@ def flat(x):
     return np.asarray(ravel_pytree(x)[0])
 
 
+def member(problem, m):
+    """A client as the engines have it, padded: all of them go through one program."""
+    (stack,) = problem.stacks
+    return jax.tree.map(lambda leaf: leaf[m], stack)
+
+
 # ---- values and gradients -------------------------------------------------------------------------------------------
 
 
@@ -90,7 +96,7 @@ def test_gradients_come_separately_or_together(name):
     assert_array_equal(flat(both[1]), flat(problem.gradient_beta(w, beta)))
     of_w = 0.0
     for m in range(3):
-        _, mine, unweighted = asked(problem.objective, 1.0, problem.member(m), w, plain.client(beta, m))
+        _, mine, unweighted = asked(problem.objective, 1.0, member(problem, m), w, plain.client(beta, m))
         of_w = of_w + WEIGHTS[m] * flat(mine[0])
         # The β_m-block of ∇F carries p_m: the 1/M that is so easily lost.
         assert_allclose(flat(mine[1]), flat(plain.client(both[1], m)), atol=1e-16)
@@ -116,7 +122,7 @@ def test_a_gradient_can_be_taken_through_the_value():
 
 
 @every
-@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("batch", [2])
 def test_sampled_gradients_are_unbiased(name, batch):
     """The mean over all samples of rows (all of them equally likely) is the full gradient, in either block."""
     problem = make(name, "squared", weights=WEIGHTS)
@@ -155,8 +161,7 @@ def test_a_sample_draws_every_row_and_no_padding():
         assert set(index[:, m].ravel()) == set(range(n))
 
 
-@pytest.mark.parametrize("sampling", ["uniform", "importance"])
-@pytest.mark.parametrize("buckets", [None, [[2], [1, 0]]])
+@pytest.mark.parametrize("buckets, sampling", [(None, "uniform"), ([[2], [1, 0]], "importance")])
 def test_a_sampled_gradient_of_the_problem(buckets, sampling):
     """It is the weighted mean of the gradients of the drawn rows; each client draws its own, whatever the bucketing."""
     problem = make(weights=WEIGHTS, buckets=buckets, sampling=sampling)
@@ -245,18 +250,17 @@ def everything(objective, member, w, beta):
 @pytest.mark.parametrize("name", PADDED)
 @given(
     m=st.sampled_from([0, 2]),
-    capacity=st.sampled_from([6, 9]),
     size=st.sampled_from([0.0, 1.0, 1e6]),
     seed=st.integers(0, 10**6),
 )
 @settings(max_examples=12)
-def test_a_padded_row_never_changes_anything(name, m, capacity, size, seed):
-    """Garbage in the padding, of any size and however much of it, leaves every value and gradient as it was."""
+def test_a_padded_row_never_changes_anything(name, m, size, seed):
+    """Garbage in the padding, of any size, leaves every value and gradient as it was."""
     problem = PROBLEMS[name]
     w, beta = plain.point(problem, seed)
     b = plain.client(beta, m)
     rng = np.random.default_rng(seed)
-    member, n = problem.member(m), COUNTS[m]
+    member, n, capacity = problem.member(m), COUNTS[m], 6
     x, y = size * rng.normal(size=(capacity, 3)), rng.integers(0, 2, capacity)
     x[:n], y[:n] = member.x, member.y
     padded = Member(jnp.asarray(x), jnp.asarray(y), *member[2:])
@@ -268,7 +272,7 @@ def test_a_padded_row_never_changes_anything(name, m, capacity, size, seed):
 def test_the_bucketing_never_changes_anything(name):
     plain_one = weighted(name)
     at = plain.point(plain_one)
-    for buckets in ([[0], [1], [2]], [[2, 0], [1]], [[1, 2], [0]], [[2, 1, 0]]):
+    for buckets in ([[2, 0], [1]], [[2, 1, 0]]):
         other = make(name, weights=WEIGHTS, buckets=buckets)
         assert len(other.stacks) == len(buckets)
         assert_allclose(other.values(*at), plain_one.values(*at), rtol=1e-14)
@@ -340,7 +344,7 @@ def test_the_scaled_oracle_and_the_real_problem(name):
     real = problem.gradient(w, beta)
     for m in range(3):
         scaled = jax.tree.map(lambda leaf: leaf / s, w)
-        value, (of_w, of_beta), _ = asked(problem.objective, s, problem.member(m), scaled, plain.client(beta, m))
+        value, (of_w, of_beta), _ = asked(problem.objective, s, member(problem, m), scaled, plain.client(beta, m))
         assert_allclose(value, problem.values(w, beta)[m], rtol=1e-13)
         assert_allclose(flat(of_beta), flat(plain.client(real[1], m)), atol=1e-15)
         total = total + WEIGHTS[m] * flat(of_w)
@@ -358,8 +362,7 @@ def test_the_user_never_sees_the_scale():
 # ---- constants ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rescale", [True, False])
-@pytest.mark.parametrize("weights", [None, WEIGHTS])
+@pytest.mark.parametrize("rescale, weights", [(True, WEIGHTS), (False, None)])
 def test_local_constants_against_dense_hessians(rescale, weights):
     """Mixture and multi-task at a point: every eigenvalue from NumPy's Hessians of the logistic loss."""
     for name, Lambda in (("mixture", 0.0), ("multitask", 0.7)):
@@ -399,9 +402,9 @@ def test_local_constants_against_dense_hessians(rescale, weights):
 
 @pytest.mark.parametrize(
     "name, rescale",
-    [("traditional", True), ("local", True)]  # without either block there is nothing to scale
-    + [(name, r) for name in ("multitask", "mixture", "adaptive", "weight_sharing", "residual") for r in (True, False)],
-)
+    [("traditional", True), ("local", True),  # without either block there is nothing to scale
+     ("multitask", True), ("mixture", False), ("adaptive", True), ("weight_sharing", False), ("residual", True)],
+)  # fmt: skip
 def test_certified_constants_hold_at_points(name, rescale):
     problem = make(name, weights=WEIGHTS, rescale=rescale)
     local = problem.constants(at=plain.point(problem))
@@ -464,7 +467,9 @@ def test_a_problem_may_be_seen_first_inside_a_jit():
 # ---- the optimum ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name, kind", [(n, k) for n in MAKE for k in plain.KINDS if n != "custom" or k == "squared"])
+@pytest.mark.parametrize(
+    "name, kind", [(n, "squared" if n == "custom" else k) for n, k in zip(MAKE, 3 * plain.KINDS, strict=False)]
+)
 def test_the_optimum_of_every_small_problem(name, kind):
     problem = weighted(name, kind)
     best = problem.optimum()
@@ -490,7 +495,7 @@ def test_the_optimum_of_every_small_problem(name, kind):
     assert problem.optimum() is best  # computed once
 
 
-@pytest.mark.parametrize("name", ["mixture", "weight_sharing", "traditional", "local", "residual"])
+@pytest.mark.parametrize("name", ["mixture", "traditional", "local"])
 def test_products_with_the_hessian_lead_where_its_blocks_do(name):
     blocks, products = weighted(name).optimum(), minimise(weighted(name), dense=1)
     size = np.max(np.abs(flat(blocks[:2])))
@@ -554,9 +559,7 @@ def test_flat_directions_do_no_harm():
     loss = tw.losses.logistic()
     least = tw.Problem(tw.objectives.local(loss), single).optimum().value
     for objective in (
-        tw.objectives.local(loss),
         tw.objectives.local(tw.losses.softmax(2)),
-        tw.objectives.weight_sharing(loss, 1),
         tw.objectives.residual(loss),
     ):
         for dense in (1200, 1):
@@ -591,8 +594,7 @@ def separable(margin, seed=0):
     return tw.Clients.from_list(pairs)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("name", ["traditional", "local", "mixture", "weight_sharing"])
+@pytest.mark.parametrize("name, seed", [("traditional", 0), ("local", 1), ("mixture", 0), ("weight_sharing", 1)])
 def test_separable_classes_without_a_ridge(name, seed):
     clients = separable(0.2, seed)
     with pytest.raises(
@@ -648,7 +650,7 @@ def test_a_problem_without_a_minimum():
         tw.Problem(tw.objectives.local(linear), plain.clients("squared")).optimum()
 
 
-@pytest.mark.parametrize("name", ["mixture", "adaptive"])
+@pytest.mark.parametrize("name", ["adaptive"])
 def test_in_float32_the_optimum_is_still_one_of_float64(name):
     exact = weighted(name).optimum()
     with jax.enable_x64(False):

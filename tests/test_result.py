@@ -62,7 +62,7 @@ def same(left, right):
 def test_a_run_comes_back_bit_for_bit(name, tmp_path):
     run = tw.solve(tw.Problem(OBJECTIVES[name], plain.clients()), "scd", rounds=5, record=("loss", "gradient_norm"))
     folder = run.save(tmp_path / "deep" / "folder")
-    assert sorted(path.name for path in folder.iterdir()) == ["model.safetensors", "result.json"]
+    assert sorted(path.name for path in folder.iterdir()) == ["model.json", "model.safetensors", "result.json"]
     back = Result.load(folder)
     same((back.w, back.beta), (run.w, run.beta))
     assert list(back.history) == list(run.history)

@@ -10,17 +10,24 @@ if TYPE_CHECKING:
     from twofold.clients import ClientError, Clients
     from twofold.errors import TwofoldError
     from twofold.evaluate import EvaluateModule
+    from twofold.model import Model, load
+    from twofold.plots import plot
     from twofold.problem import Problem
+    from twofold.registry import register
     from twofold.result import History, Ledger, Result, Results
     from twofold.solver import Participation, TheoryWarning, solve
     from twofold.theory.cost import Cost
+    from twofold.tune import TuneModule
 
     evaluate: EvaluateModule  # a module that can be called: tw.evaluate(problem, result, test)
+    tune: TuneModule  # and another: tw.tune(objective, clients)
 
 _HOMES = {
     "Clients": "clients",
     "ClientError": "clients",
     "Problem": "problem",
+    "Model": "model",
+    "load": "model",
     "TwofoldError": "errors",
     "solve": "solver",
     "TheoryWarning": "solver",
@@ -30,13 +37,36 @@ _HOMES = {
     "Results": "result",
     "History": "result",
     "Ledger": "result",
+    "plot": "plots",
+    "register": "registry",
 }
-_MODULES = ("algorithms", "data", "evaluate", "losses", "objectives", "theory")
+_MODULES = ("algorithms", "data", "evaluate", "losses", "objectives", "theory", "tune")
 
 __all__ = [
-    "ClientError", "Clients", "Cost", "History", "Ledger", "Participation", "Problem", "Result", "Results", "TheoryWarning",
-    "TwofoldError", "algorithms", "data", "evaluate", "losses", "objectives", "solve", "theory",
-]  # fmt: skip
+    "ClientError",
+    "Clients",
+    "Cost",
+    "History",
+    "Ledger",
+    "Model",
+    "Participation",
+    "Problem",
+    "Result",
+    "Results",
+    "TheoryWarning",
+    "TwofoldError",
+    "algorithms",
+    "data",
+    "evaluate",
+    "load",
+    "losses",
+    "objectives",
+    "plot",
+    "register",
+    "solve",
+    "theory",
+    "tune",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -46,12 +76,9 @@ def __getattr__(name: str) -> Any:
     elif name in _MODULES:
         value = import_module(f"twofold.{name}")
     elif name == "__version__":
-        from importlib.metadata import PackageNotFoundError, version
+        from twofold.extras import version
 
-        try:
-            value = version("twofold")
-        except PackageNotFoundError:  # run from a source folder on the path, not installed
-            value = "0+source"
+        value = version()
     else:
         raise AttributeError(f"module 'twofold' has no attribute {name!r}")
     globals()[name] = value

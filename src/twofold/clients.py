@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import difflib
+import math
 import operator
+import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,8 +19,11 @@ from jax import tree_util
 from numpy.typing import ArrayLike, NDArray
 
 from twofold.errors import InputError
+from twofold.tables import Schema, Standardize, Table, read
+from twofold.tables.columns import plain
+from twofold.tables.schema import Labels, Missing, class_of
 
-__all__ = ["Client", "ClientError", "Clients", "Frame", "Name", "Stack", "Weights"]
+__all__ = ["Client", "ClientError", "ClientWarning", "Clients", "Frame", "Name", "Schema", "Stack", "Weights"]
 
 PyTree: TypeAlias = Any
 """Arrays in any nesting of dicts and tuples."""
@@ -29,23 +34,20 @@ _Array: TypeAlias = NDArray[Any]  # of booleans, integers or floats
 _Layout: TypeAlias = Any  # jax's PyTreeDef, which JAX does not type
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 _DEFAULT: Any = None
+SOME_ROWS = 20_000
+"""Rows from which the size of features is taken."""
 
 
 class Frame(Protocol):
-    """As much of a data frame as `Clients.from_frame` needs; pandas and polars have it.
+    """What a data frame is to `Clients.from_frame`: pandas and Polars have it, and so does a dict of columns.
 
     >>> import pandas as pd
     >>> pd.DataFrame({"user": ["ann"], "y": [1]})["y"].to_numpy().tolist()
     [1]
     """
 
-    @property
-    def columns(self) -> Iterable[Any]:
-        """The names of the columns."""
-        ...
-
     def __getitem__(self, column: Any, /) -> Any:
-        """A column, with a method `to_numpy`."""
+        """One column."""
         ...
 
 
@@ -66,6 +68,14 @@ class ClientError(InputError):
     ... except tw.ClientError as mistake:
     ...     print(mistake)
     client 'ann': x at row 1, column 0 is nan, but every value must be finite
+    """
+
+
+class ClientWarning(UserWarning):
+    """Something about a table had to be guessed, and the sentence says how to say it.
+
+    >>> issubclass(ClientWarning, UserWarning)
+    True
     """
 
 
@@ -98,6 +108,7 @@ class Stack(NamedTuple):
     count: NDArray[np.int32]  # (clients,)  # pyright: ignore[reportIncompatibleMethodOverride]
     weight: NDArray[np.float64]  # (clients,), as among all clients: not renormalised
     position: NDArray[np.int32]  # (clients,)
+    row_weight: NDArray[np.float64] | None = None  # (clients, rows), with mean one over a client's own rows
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -107,6 +118,10 @@ class Clients:
     `x` and `y` are pytrees of arrays with N rows in all. The first `counts[0]` rows belong to client 0, and so on.
     `weights` are positive, sum to one, and default to the paper's 1/M. Dicts and tuples are pytrees; a list is read
     as an array. Booleans, integers and floats keep their dtype, and `y` may be None. The arrays are read-only.
+
+    `row_weights` say how much each row counts in its own client's mean: numbers ≥ 0, which are brought to a mean of one over
+    every client's rows. A row of weight 2 counts as if it were there twice, and one of weight 0 as if it were not there.
+    `schema` says how a table's columns became features, and turns new rows into features the same way.
 
     >>> import twofold as tw
     >>> clients = tw.Clients.from_list([([[1.0], [2.0]], [0, 1]), ([[3.0]], [1])], names=["ann", "bob"])
@@ -123,6 +138,8 @@ class Clients:
     counts: NDArray[np.int32]
     names: tuple[Name, ...] = _DEFAULT
     weights: NDArray[np.float64] = _DEFAULT
+    row_weights: NDArray[np.float64] | None = None
+    schema: Schema | None = None
 
     def __post_init__(self) -> None:
         counts = np.asarray(self.counts)
@@ -132,8 +149,12 @@ class Clients:
         if counts.min() < 1:
             raise ClientError(f"client {names[counts.argmin()]!r} has no rows: its count is {counts.min()}")
         arrays, structure = _read(self.x, self.y, "the data", int(counts.sum(dtype=np.int64)), "counts")
-        weights = _weights(self.weights, counts, names)
-        checked = {"counts": _frozen(counts.astype(np.int32)), "names": names, "weights": _frozen(weights)}
+        totals, row_weights = _row_weights(self.row_weights, counts, names)
+        weights = _weights(self.weights, counts, names, totals)
+        checked: dict[str, Any] = {
+            "counts": _frozen(counts.astype(np.int32)), "names": names, "weights": _frozen(weights),
+        }  # fmt: skip
+        checked["row_weights"] = None if row_weights is None else _frozen(row_weights)
         self.__dict__.update(tree_util.tree_unflatten(structure, arrays), **checked)  # frozen: no plain assignment
         for field, array in zip(_fields(structure), arrays, strict=True):
             if array.dtype.kind == "f":
@@ -145,6 +166,8 @@ class Clients:
     ) -> Clients:
         """Take one pair (x, y) per client; the names default to 0, 1, 2, ...
 
+        Labels that are strings become 0, 1, ... in their sorted order, which `clients.schema.classes` keeps.
+
         >>> import numpy as np
         >>> import twofold as tw
         >>> tw.Clients.from_list([(np.eye(2), [0, 1]), (np.ones((3, 2)), [1, 1, 0])], weights="rows").weights.tolist()
@@ -154,9 +177,11 @@ class Clients:
         names = _names(names, len(pairs))
         everyone: list[list[_Array]] = []
         expected: Any = None
-        for name, pair in zip(names, pairs, strict=True):
+        both = [_pair(pair, f"client {name!r}") for name, pair in zip(names, pairs, strict=True)]
+        schema, targets = _coded([y for _, y in both])
+        for name, (x, _), y in zip(names, both, targets, strict=True):
             who = f"client {name!r}"
-            arrays, structure = _read(*_pair(pair, who), who)
+            arrays, structure = _read(x, y, who)
             if len(arrays[0]) == 0:
                 raise ClientError(f"{who} has no rows: its x has shape {arrays[0].shape}")
             everyone.append(arrays)
@@ -166,16 +191,26 @@ class Clients:
                 found, wanted = _layout(arrays, structure), _layout(everyone[0], expected[0])
                 raise ClientError(f"{who} holds {found} where client {names[0]!r} holds {wanted}")
         data = tree_util.tree_unflatten(expected[0], [np.concatenate(parts) for parts in zip(*everyone, strict=True)])
-        return cls(
-            **data, counts=np.array([len(arrays[0]) for arrays in everyone]), names=names, weights=cast(Any, weights)
-        )
+        counts: Any = np.array([len(arrays[0]) for arrays in everyone])
+        return cls(**data, counts=counts, names=names, weights=cast(Any, weights), schema=schema)
 
     @classmethod
-    def from_groups(cls, x: PyTree, y: PyTree, groups: _Array | Iterable[Hashable], weights: Weights = None) -> Clients:
+    def from_groups(
+        cls,
+        x: PyTree,
+        y: PyTree,
+        groups: _Array | Iterable[Hashable],
+        weights: Weights = None,
+        *,
+        row_weights: ArrayLike | None = None,
+        schema: Schema | None = None,
+    ) -> Clients:
         """Cut one table into clients by a label per row.
 
         Clients come in the sorted order of their labels, or in order of first appearance if labels cannot be compared.
         Rows keep their order inside a client. Strings and integers become names as they are, other labels as `str`.
+        Labels y that are strings become 0, 1, ... in their sorted order, which `clients.schema.classes` keeps. SciPy's sparse
+        matrices become dense ones, if there is room for them. `row_weights` are one number ≥ 0 per row.
 
         >>> import numpy as np
         >>> import twofold as tw
@@ -184,6 +219,7 @@ class Clients:
         (('ann', 'bob'), [1, 2])
         """
         labels: list[Any] = groups.tolist() if isinstance(groups, _HasToList) else list(groups)
+        found, (y,) = _coded([y])
         arrays, structure = _read(x, y, "the data", len(labels), "groups")
         seen: dict[Any, int] = {}
         try:
@@ -200,46 +236,121 @@ class Clients:
         rank = np.empty(len(seen), np.int64)
         rank[[seen[label] for label in ordered]] = np.arange(len(seen))
         member = rank[member]
-        data = _take(tree_util.tree_unflatten(structure, arrays), np.argsort(member, kind="stable"))
-        return cls(**data, counts=cast(Any, np.bincount(member)), names=tuple(ordered), weights=cast(Any, weights))
+        order = np.argsort(member, kind="stable")
+        data = _take(tree_util.tree_unflatten(structure, arrays), order)
+        return cls(
+            **data,
+            counts=cast(Any, np.bincount(member)),
+            names=tuple(ordered),
+            weights=cast(Any, weights),
+            row_weights=None if row_weights is None else _one_each(row_weights, len(labels))[order],
+            schema=schema or found,
+        )
 
     @classmethod
     def from_frame(
         cls,
-        df: Frame,
+        df: Frame | Any,
         client: str = "user",
-        target: str = "y",
+        target: str | None = "y",
         features: str | Iterable[str] | None = None,
         weights: Weights = None,
+        *,
+        standardize: Standardize | None = None,
+        missing: Missing = "impute",
+        labels: Labels = "auto",
+        row_weights: str | ArrayLike | None = None,
     ) -> Clients:
         """Cut a data frame into clients by the column `client`, in the order of `from_groups`.
 
-        `x` is the matrix of the columns `features`, by default all columns but `client` and `target`, in their order.
+        `df` is a pandas or Polars data frame, an Arrow table, or a dict of columns. `x` is made of the columns `features`, by
+        default all columns but `client`, `target` and the one of `row_weights`, in their order. `clients.schema` remembers how, and
+        `clients.schema.transform(frame)` does the same with new rows.
+
+        **Columns.** A column of numbers or of booleans is one feature. A column of strings or categories is one feature for each
+        of its levels, which all clients agree on. Dates are refused.
+
+        **Gaps.** Where values are missing, the mean over everybody's rows stands in for them, and one more feature says where
+        (for a category only the latter). `missing="refuse"` refuses them. A missing target or client is always refused.
+
+        **Scale.** `standardize="pooled"` brings every column of numbers to mean 0 and spread 1 over everybody's rows, for which the
+        clients pool their sums: `clients.opening_floats` counts what that sends. `"per client"` does it over each client's own rows.
+
+        **Targets.** Strings, categories and booleans become the numbers 0, 1, ... of their sorted classes, which `schema.classes`
+        keeps and `schema.decode` gives back. Numbers stay as they are. Only −1 and 1, and whole numbers 1, 2, ..., K up to 20, are
+        taken for classes, with a warning: say `labels="classes"` or `labels="numbers"`.
 
         >>> import pandas as pd
         >>> import twofold as tw
         >>> df = pd.DataFrame({"user": ["bob", "ann"], "age": [30.0, 40.0], "y": [0, 1]})
         >>> tw.Clients.from_frame(df)["ann"].x.tolist()
         [[40.0]]
+        >>> df = pd.DataFrame({"user": ["bob", "ann"], "city": ["Oslo", "Rome"], "y": ["ill", "well"]})
+        >>> clients = tw.Clients.from_frame(df)
+        >>> clients.schema.features, clients.schema.classes, clients["bob"].y.tolist()
+        (('city=Oslo', 'city=Rome'), ('ill', 'well'), [0])
         """
-        available: list[Any] = list(df.columns)
+        try:
+            return cls._from_table(
+                read(df), client, target, features, weights, standardize, missing, labels, row_weights
+            )
+        except ClientError:
+            raise
+        except InputError as mistake:
+            raise ClientError(str(mistake)) from None
+
+    @classmethod
+    def _from_table(
+        cls,
+        table: Table,
+        client: str,
+        target: str | None,
+        features: str | Iterable[str] | None,
+        weights: Weights,
+        standardize: Standardize | None,
+        missing: Missing,
+        labels: Labels,
+        row_weights: str | ArrayLike | None,
+    ) -> Clients:
+        available = table.names
+        special = [client, target, *([row_weights] if isinstance(row_weights, str) else [])]
         if features is None:
-            features = [column for column in available if column not in (client, target)]
+            features = [column for column in available if column not in special]
         columns = [features] if isinstance(features, str) else list(features)
-        for column in (client, target, *columns):
-            if column not in available:
+        for column in (*special, *columns):
+            if column is not None and column not in available:
                 raise _unknown("column", column, available)
         if not columns:
-            raise ClientError(f"features is empty: the frame's columns are {available}")
-        groups, *arrays = (cast(_Array, df[column].to_numpy()) for column in (client, *columns, target))
-        for column, array in zip((*columns, target), arrays, strict=True):
-            if array.dtype.kind not in "biuf" or array.ndim != 1:
-                raise ClientError(f"column {column!r} must be numeric, found dtype {array.dtype}, shape {array.shape}")
-            if not (finite := np.isfinite(array)).all():  # said here, where the column still has its name
-                row = int(np.argmin(finite))
-                where = f"client {_name(groups[row])!r}: column {column!r} at row {row} of the frame"
-                raise ClientError(f"{where} is {array[row]}, but every value must be finite")
-        return cls.from_groups(np.column_stack(arrays[:-1]), arrays[-1], groups, weights)
+            raise ClientError(f"features is empty: the frame's columns are {list(available)}")
+        whose = table.column(client)
+        owners = [None if gone else plain(o) for o, gone in zip(whose.values.tolist(), whose.missing, strict=True)]
+        y, classes = (None, None) if target is None else _target(table, target, owners, labels)
+        schema, x = Schema.fit(
+            table, columns, owners, standardize=standardize, missing=missing, client=client, target=target,
+            classes=classes,
+        )  # fmt: skip
+        if isinstance(row_weights, str):
+            row_weights = table.column(row_weights).values
+        return cls.from_groups(x, y, owners, weights, row_weights=row_weights, schema=schema)
+
+    @property
+    def opening_floats(self) -> int:
+        """Numbers that every client sends before anything else, so that all have the same features: levels, sums, counts."""
+        return 0 if self.schema is None else self.schema.opening_floats
+
+    @cached_property
+    def scales(self) -> NDArray[np.float64] | None:
+        """The size of each feature where it is not zero, as a root mean square over (some of) everybody's rows.
+
+        None where x is no matrix of numbers; nan for a feature that is always zero.
+        """
+        if not isinstance(self.x, np.ndarray) or self.x.ndim != 2 or self.x.shape[1] == 0:
+            return None
+        x = cast(_Array, self.x)
+        some = np.asarray(x[:: max(len(x) // SOME_ROWS, 1)], np.float64)
+        there = np.count_nonzero(some, axis=0)
+        with np.errstate(invalid="ignore", over="ignore"):
+            return np.sqrt(np.sum(some * some, axis=0) / there)
 
     @property
     def M(self) -> int:  # noqa: N802
@@ -320,10 +431,11 @@ class Clients:
             def view(leaf: _Array) -> _Array:
                 return leaf[whole].reshape(shape + leaf.shape[1:])
 
-            data = tree_util.tree_map(view, self._data)
+            data = tree_util.tree_map(view, self._data | {"row_weight": self.row_weights})
         else:
             row = np.arange(rows)
-            data = _take(self._data, start[:, None] + np.where(row < count[:, None], row, 0))
+            index = start[:, None] + np.where(row < count[:, None], row, 0)
+            data = _take(self._data | {"row_weight": self.row_weights}, index)
         return Stack(**data, count=count, weight=self.weights[chosen], position=chosen.astype(np.int32))
 
     def buckets(self, waste: float = 0.15, least: int = 1 << 20) -> tuple[NDArray[np.int64], ...]:
@@ -375,7 +487,7 @@ class Clients:
                 row = row[np.argsort(self.y[row], kind="stable")]
                 row = row[(np.arange(size) * count + rng.integers(count)) // size]
             chosen[row[:size]] = True
-        train, held_out = (_take(self._data, np.flatnonzero(part)) for part in (~chosen, chosen))
+        train, held_out = (_take(self._rows, np.flatnonzero(part)) for part in (~chosen, chosen))
         return replace(self, **train, counts=self.counts - sizes), replace(self, **held_out, counts=sizes)
 
     def subset(self, positions: ArrayLike) -> Clients:
@@ -391,7 +503,7 @@ class Clients:
         shift = self.offsets[chosen] - (np.cumsum(counts, dtype=np.int64) - counts)
         rows: NDArray[np.int64] = np.repeat(shift, counts) + np.arange(int(counts.sum(dtype=np.int64)))
         names = tuple(self.names[int(m)] for m in chosen)
-        return replace(self, **_take(self._data, rows), counts=counts, names=names, weights=self.weights[chosen])
+        return replace(self, **_take(self._rows, rows), counts=counts, names=names, weights=self.weights[chosen])
 
     def map(self, fn: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]) -> Clients:
         """Apply fn(x, y) -> (x, y) to the rows of all clients at once, for instance to normalise them.
@@ -416,6 +528,8 @@ class Clients:
             allowed, wanted = np.arange(classes), f"a label must be a whole number from 0 to {classes - 1}"
             if classes == 2 and np.array_equal(np.unique(self.y), [-1, 1]):
                 wanted += " (turn labels -1 and 1 into these with (y + 1) // 2)"
+            elif np.ndim(self.y) == 1 and np.array_equal(np.unique(self.y), np.arange(1, int(classes) + 1)):
+                wanted += f" (turn labels 1 to {classes} into these with y - 1)"
         else:
             allowed = np.array(sorted(classes))
             wanted = f"a label must be one of {', '.join(map(str, allowed))}"
@@ -428,6 +542,11 @@ class Clients:
     @property
     def _data(self) -> dict[str, PyTree]:
         return {"x": self.x, "y": self.y}
+
+    @property
+    def _rows(self) -> dict[str, PyTree]:
+        """All that has one entry per row."""
+        return self._data | {"row_weights": self.row_weights}
 
     def _positions(self, positions: ArrayLike | None) -> NDArray[np.int64]:
         chosen = np.arange(self.M) if positions is None else np.asarray(positions)
@@ -468,6 +587,8 @@ def _read(x: PyTree, y: PyTree, who: str, rows: int | None = None, source: str =
     for i, leaf in enumerate(leaves):
         try:
             arrays.append(_array(leaf))
+        except ClientError:
+            raise
         except ValueError as problem:
             wanted = "but needs an array of booleans, integers or floats with one row per sample"
             raise ClientError(f"{who} has {problem} in {_fields(structure)[i]}, {wanted}") from None
@@ -482,12 +603,103 @@ def _array(leaf: Any) -> _Array:
     if np.ma.is_masked(leaf):
         raise InputError("masked values")
     try:
-        array = np.asarray(leaf.toarray() if hasattr(leaf, "toarray") else leaf)  # scipy's sparse matrices
+        array = np.asarray(_dense(leaf) if hasattr(leaf, "toarray") else leaf)
+    except ClientError:
+        raise
     except ValueError:
         raise InputError("rows of unequal length") from None
     if array.dtype.kind not in "biuf" or array.ndim == 0:
         raise InputError(f"the single value {array}" if array.ndim == 0 else f"dtype {array.dtype}")
     return _frozen(array)
+
+
+def _dense(matrix: Any) -> _Array:
+    """A sparse matrix of SciPy's as a dense one, unless that would take more memory than there is."""
+    import psutil
+
+    size = math.prod(getattr(matrix, "shape", ())) * getattr(getattr(matrix, "dtype", None), "itemsize", 8)
+    available = int(psutil.virtual_memory().available)
+    if size > 0.8 * available:
+        raise ClientError(
+            f"A sparse matrix of shape {matrix.shape} takes {size / 1e9:.3g} GB as a dense one, and {available / 1e9:.3g} GB are free: "
+            "choose fewer features (a feature hasher, a truncated SVD, the most frequent columns), or a narrower dtype."
+        )
+    return cast(_Array, matrix.toarray())
+
+
+def _coded(targets: list[PyTree]) -> tuple[Schema | None, list[PyTree]]:
+    """Labels that are strings as the numbers of their sorted classes; other targets as they are."""
+    if not targets or not all(isinstance(y, (list, np.ndarray)) or hasattr(y, "to_numpy") for y in targets):
+        return None, targets
+    try:
+        arrays: list[_Array] = [np.asarray(y) for y in targets]
+    except ValueError:  # rows of unequal length, which are told elsewhere
+        return None, targets
+    if not all(array.ndim == 1 and _is_text(array) for array in arrays):
+        return None, targets
+    everyone: list[list[str]] = [array.tolist() for array in arrays]
+    schema = Schema(classes=tuple(sorted({label for labels in everyone for label in labels})))
+    return schema, [schema.codes(labels) for labels in everyone]
+
+
+def _is_text(array: _Array) -> bool:
+    return array.size > 0 and (array.dtype.kind == "U" or all(isinstance(label, str) for label in array.tolist()))
+
+
+def _target(table: Table, target: str, owners: Sequence[Any], labels: Labels) -> tuple[_Array, tuple[Any, ...] | None]:
+    """The targets as numbers, and their classes."""
+    values = table.column(target)
+    wrong = values.missing.copy()
+    if values.values.dtype.kind == "f":
+        wrong |= ~np.isfinite(values.values)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        found = "missing" if values.missing[row] else values.values[row]
+        where = f"client {_name(owners[row])!r}: column {target!r} at row {row} of the frame"
+        raise ClientError(f"{where} is {found}, but every target must be there and finite: leave such rows out")
+    classes, guessed = class_of(values, labels)
+    if guessed:
+        shown = ", ".join(map(str, classes or ()))
+        warnings.warn(
+            f"The target {target!r} is taken for classes ({shown}), which become 0 to {len(classes or ()) - 1}: say "
+            f'labels="classes" if that is right, or labels="numbers" to keep the numbers.',
+            ClientWarning,
+            stacklevel=4,
+        )
+    if classes is None:
+        return values.values, None
+    return Schema(classes=classes).codes(values.values.tolist()), classes
+
+
+def _one_each(values: ArrayLike, rows: int) -> NDArray[np.float64]:
+    try:
+        array = np.asarray(values, np.float64)
+    except (TypeError, ValueError):
+        raise ClientError(f"row_weights must be one number per row, found {values!r}") from None
+    if array.shape != (rows,):
+        raise ClientError(f"row_weights has shape {array.shape} for {rows} rows")
+    return array
+
+
+def _row_weights(
+    values: ArrayLike | None, counts: NDArray[np.integer], names: tuple[Name, ...]
+) -> tuple[NDArray[np.float64] | None, NDArray[np.float64] | None]:
+    """Each client's sum of row weights, and the weights brought to a mean of one over each client's rows."""
+    if values is None:
+        return None, None
+    array = _one_each(values, int(counts.sum(dtype=np.int64)))
+    first = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])[:-1]
+    good = np.isfinite(array) & (array >= 0)
+    if not good.all():
+        row = int(np.argmin(good))
+        m = int(np.searchsorted(first, row, side="right")) - 1
+        raise ClientError(
+            f"client {names[m]!r}: the weight of row {row - first[m]} is {array[row]}, but row weights are finite numbers ≥ 0"
+        )
+    totals = np.add.reduceat(array, first)
+    for m in np.flatnonzero(totals <= 0):
+        raise ClientError(f"client {names[m]!r} has no row of positive weight: leave the client out")
+    return totals, array * np.repeat(counts / totals, counts)
 
 
 def _frozen(array: NDArray[_Scalar]) -> NDArray[_Scalar]:
@@ -542,12 +754,20 @@ def _names(names: Iterable[Any] | None, M: int) -> tuple[Name, ...]:
     return names
 
 
-def _weights(weights: Weights, counts: NDArray[np.integer], names: tuple[Name, ...]) -> NDArray[np.float64]:
-    """Turn any accepted form of weights into positive numbers that sum to one."""
+def _weights(
+    weights: Weights,
+    counts: NDArray[np.integer],
+    names: tuple[Name, ...],
+    totals: NDArray[np.float64] | None = None,
+) -> NDArray[np.float64]:
+    """Turn any accepted form of weights into positive numbers that sum to one; `totals` are sums of row weights."""
     if weights is None:
         return np.full(len(counts), 1 / len(counts))
     try:
-        values = np.array(counts if isinstance(weights, str) and weights == "rows" else weights, dtype=np.float64)
+        values = np.array(
+            (counts if totals is None else totals) if isinstance(weights, str) and weights == "rows" else weights,
+            dtype=np.float64,
+        )
     except (TypeError, ValueError):
         raise ClientError(f"weights must be None, 'rows' or one number per client, found {weights!r}") from None
     if values.shape != counts.shape:

@@ -9,7 +9,8 @@ import difflib
 from collections.abc import Iterable
 
 __all__ = [
-    "CheckpointError", "ContractError", "InputError", "KindError", "MissingExtra", "NotFound", "TwofoldError", "choose_from",
+    "CheckpointError", "ContractError", "InputError", "KindError", "MissingExtra", "NoSuchName", "NotFound", "TwofoldError",
+    "choose_from",
 ]  # fmt: skip
 
 
@@ -62,6 +63,18 @@ class NotFound(TwofoldError, KeyError):  # noqa: N818  (reads as what it is)
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""  # KeyError would print the message in quotes
+
+
+class NoSuchName(TwofoldError, AttributeError):  # noqa: N818
+    """A name that a module of twofold does not have; the message says what to write instead.
+
+    >>> import twofold as tw
+    >>> try:
+    ...     tw.objectives.ditto
+    ... except AttributeError as mistake:
+    ...     print(mistake)
+    There is no objectives.ditto: Ditto is objectives.multitask(loss, lam=..., Lambda=float('inf')).
+    """
 
 
 class ContractError(TwofoldError, TypeError):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from importlib import import_module, metadata
 from types import ModuleType
 
 from twofold.errors import MissingExtra
 
-__all__ = ["require"]
+__all__ = ["require", "version"]
 
 
 def require(module: str, what: str, extra: str) -> ModuleType:
@@ -26,3 +26,15 @@ def require(module: str, what: str, extra: str) -> ModuleType:
         return import_module(module)
     except ModuleNotFoundError as error:
         raise MissingExtra(what, extra, library=module.split(".", maxsplit=1)[0]) from error
+
+
+def version() -> str:
+    """The version of twofold that is installed.
+
+    >>> version() == __import__("twofold").__version__
+    True
+    """
+    try:
+        return metadata.version("twofold")
+    except metadata.PackageNotFoundError:  # run from a source folder on the path, not installed
+        return "0+source"

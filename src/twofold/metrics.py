@@ -23,8 +23,8 @@ __all__ = [
     "gradient_norm", "loss", "named", "resolve", "size", "value_of",
 ]  # fmt: skip
 
-ROWS_AT_ONCE = 1 << 21
-"""Iterates are evaluated in blocks, so that a block touches at most about this many rows."""
+ROWS_AT_ONCE = 1 << 15
+"""Iterates are evaluated in blocks of at most about this many rows: a block is evaluated whole, also for a single iterate."""
 
 Metric = Callable[[Program, Pytree, tuple[Pytree, ...]], jax.Array]
 """(program, w, each bucket's β), as algorithms have them → a scalar."""
@@ -182,7 +182,7 @@ def _all_numbers(x: Pytree) -> bool:
 
 
 def as_tree(metric: Metric) -> Metric:
-    """A metric that can be handed to a compiled program: its data are traced, its function is static."""
+    """A metric that can be passed to a compiled program: its data are traced, its function is static."""
     return metric if isinstance(metric, OfUser) else jax.tree_util.Partial(metric)
 
 

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from twofold import kernels, randomness, tree
-from twofold.curvature import real_weight
 from twofold.curvature.certificate import ClientFactors, SharedFactors
 from twofold.losses import Rows
 from twofold.objectives.base import Objective
@@ -53,6 +52,9 @@ class Member(NamedTuple):
     draws: Draws | None = None  # None: rows are drawn uniformly
     factor: Entry | None = None  # R_m of the change of variables β_m = R_m β̃_m
     proof: ClientFactors | None = None  # what its part of the certificate needs
+    row_weight: Entry | None = (
+        None  # how much each row counts, with mean one over the client's rows; None: all the same
+    )
 
     @property
     def capacity(self) -> int:
@@ -65,10 +67,13 @@ class Member(NamedTuple):
         Features that are kept in fewer bits are widened here to the run's precision, after a sample is taken, so that only
         its rows are.
         """
+        each = self.row_weight
         if sample is None:
-            return Rows(tree.cast(self.x), self.y, real_weight(self.capacity, self.count))
+            weight = (jnp.arange(self.capacity) < self.count).astype(jnp.result_type(float)) / self.count
+            return Rows(tree.cast(self.x), self.y, weight if each is None else weight * each)
         x, y = jax.tree.map(lambda leaf: kernels.rows(leaf, sample.index), (self.x, self.y))
-        return Rows(tree.cast(x), y, sample.weight)
+        weight = sample.weight if each is None else sample.weight * jnp.asarray(each)[sample.index]
+        return Rows(tree.cast(x), y, weight)
 
 
 class Oracle:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
@@ -43,19 +44,10 @@ def _now(put: Callable[[Pytree], Pytree], x: Pytree) -> Pytree:
         return put(x)
 
 
-def _of(everyone: Pytree, positions: np.ndarray) -> Pytree:
-    """Some clients' entries of arrays with a leading client axis."""
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[positions], everyone)
-
-
 def _in(dtype: np.dtype, x: Pytree) -> Pytree:
     """x as NumPy arrays, with floating numbers in the given precision."""
-
-    def convert(leaf: Any) -> np.ndarray:
-        array = np.asarray(leaf)
-        return array.astype(dtype, copy=False) if np.issubdtype(array.dtype, np.floating) else array
-
-    return jax.tree.map(convert, x)
+    arrays = jax.tree.map(np.asarray, x)
+    return jax.tree.map(lambda a: a.astype(dtype, copy=False) if np.issubdtype(a.dtype, np.floating) else a, arrays)
 
 
 def _rounded(clients: Clients, dtype: np.dtype) -> Clients:
@@ -153,6 +145,8 @@ class Problem:
         self.positions = tuple(np.asarray(b) for b in (clients.buckets() if buckets is None else buckets))
         if np.sort(np.concatenate(self.positions)).tolist() != list(range(self.M)):
             raise InputError(f"buckets must hold each of the {self.M} client positions exactly once.")
+        self._trivial = len(self.positions) == 1 and np.array_equal(self.positions[0], np.arange(self.M))
+        self._plain: Problem | None = None  # of a `proving` problem: the same without what a proof needs
 
     # --- what is known of the curvature -------------------------------------------------------------------------------
 
@@ -241,30 +235,36 @@ class Problem:
     def program(self, *stacks: Member) -> Program:
         """What algorithms work on, with these clients (default: all, on the device)."""
         objective = self.objective if self._by_class is None else self._by_class
-        proof = None if self._certificate is None else tree.cast(self._certificate.shared)
+        proof = None if self._plain is None or self._certificate is None else tree.cast(self._certificate.shared)
         return Program(objective, self.variables, stacks or self.stacks, proof)
+
+    @cached_property
+    def proving(self) -> Problem:
+        """This problem with what a certified gap needs of each client kept beside its data; itself where there is no proof."""
+        if self._certificate is None or self._plain is not None:
+            return self
+        twin = copy.copy(self)
+        for name in ("stacks", "host_stacks", "abstract_member"):
+            vars(twin).pop(name, None)
+        twin._plain = self
+        return twin
 
     @cached_property
     def _certificate(self) -> Certificate | None:
         """What bounds F − F* from gradients; None where the curvature is not known or has no lower bound."""
-        if self.curvature is None or not self._has_proof:
+        model = self.curvature
+        if model is None:
             return None
+        if model.exact and model.b**2 > 16 * max(model.a, model.b) * float(np.mean(self.clients.counts)):
+            return None  # everyone's part of it would be far larger than its data
         dtype = np.dtype(jnp.result_type(float))
-        found = prepare(self.curvature, self.clients.weights, dtype=dtype, turned=self._by_class is not None)
+        found = prepare(model, self.clients.weights, dtype=dtype, turned=self._by_class is not None)
         return found if found.how == "arrow" else None
 
     @property
-    def program_has_proof(self) -> bool:
-        """Whether programs of this problem can bound F − F* by more than ‖∇F‖²/(2μ)."""
+    def has_proof(self) -> bool:
+        """Whether F − F* can be bounded by more than ‖∇F‖²/(2μ); `proving` is then the problem to run."""
         return self._certificate is not None
-
-    @cached_property
-    def _has_proof(self) -> bool:
-        """Whether every client's part of a certificate fits beside its data."""
-        model = self.curvature
-        return model is not None and (
-            not model.exact or model.b**2 <= 16 * max(model.a, model.b) * float(np.mean(self.clients.counts))
-        )
 
     def __repr__(self) -> str:
         kept = "" if self.feature_dtype is None else f", feature_dtype={self.feature_dtype!r}"
@@ -276,12 +276,19 @@ class Problem:
     @cached_property
     def stacks(self) -> tuple[Member, ...]:
         """The clients' data on the device, one stack per bucket."""
-        return _now(tree.arrays, self.host_stacks)
+        if self._plain is None:
+            return _now(tree.arrays, self.host_stacks)
+        both = zip(self._plain.stacks, self.host_stacks, strict=True)
+        return tuple(stack._replace(proof=_now(tree.arrays, host.proof)) for stack, host in both)
 
     @cached_property
     def host_stacks(self) -> tuple[Member, ...]:
         """The same on the host, in the precision that the device will have."""
-        return self.stacks_as(np.dtype(jnp.result_type(float)))
+        dtype = np.dtype(jnp.result_type(float))
+        if self._plain is None:
+            return self.stacks_as(dtype)
+        both = zip(self._plain.host_stacks, self.positions, strict=True)
+        return tuple(stack._replace(proof=_in(dtype, self._proof(positions))) for stack, positions in both)
 
     def stacks_as(self, dtype: np.dtype) -> tuple[Member, ...]:
         """The padded stacks as NumPy arrays, with floating numbers in the given precision, features as they are kept."""
@@ -290,17 +297,21 @@ class Problem:
     def stack(self, positions: np.ndarray, dtype: np.dtype, rows: int | None = None) -> Member:
         """Some clients' data, padded to `rows` (default: the largest of them) on the host."""
         stack = self.clients.stack(positions, rows)
+        own = jax.tree.map(lambda leaf: np.asarray(leaf)[positions], self._own)
         draws = self._draws(positions, jax.tree.leaves(stack.x)[0].shape[1])
-        return self._as_kept(
-            dtype, stack.x, stack.y, stack.count, stack.weight, stack.position, _of(self._own, positions), stack.weight,
-            draws, *self._extras(positions),
-        )  # fmt: skip
-
-    def _extras(self, positions: Any) -> tuple[np.ndarray | None, ClientFactors | None]:
-        """Some clients' R_m, and what their parts of the certificate need."""
         private = None if self.metric is None else self.metric.private
-        proof = None if self._certificate is None else _of(self._certificate.clients, positions)
-        return (None if private is None else np.asarray(private)[positions]), proof
+        factor = None if private is None else np.asarray(private)[positions]
+        others = (
+            stack.y, stack.count, stack.weight, stack.position, own, stack.weight, draws, factor, self._proof(positions),
+            stack.row_weight,
+        )  # fmt: skip
+        return Member(_in(self._kept or dtype, stack.x), *_in(dtype, others))
+
+    def _proof(self, positions: np.ndarray) -> ClientFactors | None:
+        """What some clients' parts of the certificate need, in a `proving` problem."""
+        if self._plain is None or self._certificate is None:
+            return None
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[positions], self._certificate.clients)
 
     def _draws(self, positions: np.ndarray, capacity: int) -> Draws | None:
         """How some clients draw their rows, padded."""
@@ -312,9 +323,6 @@ class Problem:
         table = alias_table(pi, counts)
         return Draws(*cast(Any, (table.probability, table.alias, row_weights(pi, counts))))
 
-    def _as_kept(self, dtype: np.dtype, x: Pytree, *others: Pytree) -> Member:
-        return Member(_in(self._kept or dtype, x), *_in(dtype, others))
-
     @cached_property
     def _own(self) -> Pytree:
         return self.objective.own(self.clients)
@@ -323,20 +331,17 @@ class Problem:
     def abstract_member(self) -> Member:
         """The shapes of one client's data, as large as the largest of the first bucket."""
         positions, dtype = self.positions[0], np.dtype(jnp.result_type(float))
-        one = _now(tree.arrays, self.stack(positions[:1], dtype, rows=int(self.clients.counts[positions].max())))
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), one)
+        first = self.stack(positions[:1], dtype, rows=int(self.clients.counts[positions].max()))
+        kind = jax.dtypes.canonicalize_dtype
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], kind(leaf.dtype)), first)
 
     @cached_property
     def abstract_start(self) -> tuple[Pytree, Pytree]:
         """The shapes of w and of one client's β, as algorithms have them."""
-
-        def inward() -> tuple[Pytree, Pytree]:
-            w, beta = tree.cast(self._start)
-            one = self.variables.inward(w, (jax.tree.map(lambda leaf: leaf[None], beta),), (None,))
-            w, (beta,) = one
-            return w, jax.tree.map(lambda leaf: leaf[0], beta)
-
-        return jax.eval_shape(inward)
+        w, beta = _in(np.dtype(jnp.result_type(float)), self._start)
+        first = jax.tree.map(lambda leaf: leaf[None], beta)
+        w, (beta,) = jax.eval_shape(partial(self.variables.inward, factors=(None,)), w, (first,))
+        return w, jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), beta)
 
     def member(self, m: int) -> Member:
         """Client m's data alone, unpadded.
@@ -380,10 +385,6 @@ class Problem:
         return jax.tree.map(lambda *leaves: concatenate(leaves)[order], *parts)
 
     @cached_property
-    def _trivial(self) -> bool:
-        return len(self.positions) == 1 and np.array_equal(self.positions[0], np.arange(self.M))
-
-    @cached_property
     def start(self) -> tuple[Pytree, Pytree]:
         """The starting point, real w and everyone's β."""
         return _now(tree.cast, self.host_start)
@@ -391,7 +392,7 @@ class Problem:
     @cached_property
     def host_start(self) -> tuple[Pytree, Pytree]:
         """The same on the host, where everyone's β is one and the same piece of memory."""
-        w, beta = jax.tree.map(np.asarray, _now(tree.cast, self._start))
+        w, beta = _in(np.dtype(jnp.result_type(float)), self._start)
         return w, jax.tree.map(lambda leaf: np.broadcast_to(leaf, (self.M, *leaf.shape)), beta)
 
     # --- values and gradients -----------------------------------------------------------------------------------------
@@ -525,7 +526,7 @@ class Problem:
         else:
             found = self._sharp if rule == "sharp" and self._sharp is not None else self._certified
             if found is None:
-                found = _local(self, self.start, smallest=False)
+                found = self._estimated
         return found.replace(**given) if given else found
 
     @cached_property
@@ -536,12 +537,23 @@ class Problem:
         return self.objective.constants(self.clients, self.scale)
 
     @cached_property
+    def _estimated(self) -> Constants:
+        """The curvature at the start, where there is no formula."""
+        return _local(self, self.start, smallest=False)
+
+    @cached_property
     def _sharp(self) -> Constants | None:
         model = self.curvature
         if model is None:
             return None
-        found = sharp(model, self.scale, self.metric, sampling="uniform", lemma=self._certified)
-        noise_w, noise_beta = self._noise()
+        # The arrow contains every lemma, but where there is no room for everyone's second moments.
+        lemma = None if model.flat or model.exact else self._certified
+        found = sharp(model, self.scale, self.metric, lemma=lemma, rows=self._row_smoothness)
+        pi, rows, counts = self._row_probabilities, self._row_smoothness, self.clients.counts
+        assert rows is not None
+        # max_m max_j p_m V_mj/(n_m π_mj): the noise of rows as they are really drawn.
+        weight = 1.0 if pi is None else 1 / np.where(pi > 0, np.repeat(counts, counts) * pi, np.inf)
+        noise_w, noise_beta = (float(np.max(part * weight, initial=0.0)) for part in rows)
         factor = None if self.metric is None else self.metric.shared
         most = 1.0 if factor is None else float(np.linalg.norm(np.atleast_2d(np.asarray(factor)), 2)) ** 2
         client = 0.0 if model.shared is None else self.scale**2 * most * float(
@@ -565,15 +577,6 @@ class Problem:
             found = found.weighted(c.L_w**-0.5, c.L_beta**-0.5)
         best = best_probability(found)
         return (best.p_w, best.nu) if best.nu > 0 else None
-
-    def _noise(self) -> tuple[float, float]:
-        """max_m max_j p_m V_mj/(n_m π_mj) in w and in β: the noise of rows as they are really drawn."""
-        rows, counts, first = self._row_smoothness, self.clients.counts, self.clients.offsets[:-1]
-        assert rows is not None
-        pi = self._row_probabilities
-        weight = 1.0 if pi is None else 1 / np.where(pi > 0, np.repeat(counts, counts) * pi, np.inf)
-        of_w, of_beta = (float(np.max(np.maximum.reduceat(part * weight, first), initial=0.0)) for part in rows)
-        return of_w, of_beta
 
     def optimum(self) -> Optimum:
         """The minimiser to machine precision (convex problems), by a method that shares no code with the algorithms.
@@ -610,6 +613,8 @@ def _what_objective(found: object) -> str:
         return f"Problem needs an objective, but got the {kind} {name}: call it, as in {name.lower()}(loss, ...)."
     if hasattr(found, "value") and str(type(found).__module__).startswith("twofold.losses"):
         return "Problem needs an objective, but got a loss: say what is shared, as in tw.objectives.mixture(loss, lam=0.1)."
+    if isinstance(found, Clients):
+        return "Problem needs an objective first and the clients second: tw.Problem(objective, clients)."
     return f"Problem needs an objective of twofold.objectives, got {name}."
 
 
@@ -689,6 +694,7 @@ def _local(problem: Problem, at: tuple[Pytree, Pytree], smallest: bool = True) -
     """The curvature of F at a point: per client and per row for the smoothness, the smallest eigenvalue for μ."""
     from twofold import reference
     from twofold.curvature import largest_eigenvalue
+    from twofold.curvature.local import MOST_ROWS, spread
 
     w, beta = at
     w = tree.scale(1 / problem.scale, tree.cast(w))
@@ -706,7 +712,8 @@ def _local(problem: Problem, at: tuple[Pytree, Pytree], smallest: bool = True) -
             index = jnp.where(j < member.count, j, 0)[None]
             return blocks(member, beta, Sample(index, jnp.ones((1,))))
 
-        of_w, of_beta = jax.lax.map(of_row, jnp.arange(member.capacity), batch_size=rows_at_once)
+        some = jnp.asarray(spread(member.capacity, max(MOST_ROWS // problem.M, 1)))
+        of_w, of_beta = jax.lax.map(of_row, some, batch_size=rows_at_once)
         return jnp.max(of_w), jnp.max(of_beta)
 
     found: dict[str, float] = dict.fromkeys(("L_w", "L_beta", "calL_w", "calL_beta"), 0.0)

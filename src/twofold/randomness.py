@@ -23,7 +23,7 @@ from twofold import kernels
 
 __all__ = [
     "Key", "at", "attendance", "bits", "coin", "coins", "common", "hashed", "high", "of", "private", "root", "rows",
-    "shuffle", "subset",
+    "salted", "shuffle", "subset",
 ]  # fmt: skip
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -116,6 +116,17 @@ def private(words: jax.Array, client: Any) -> jax.Array:
     False
     """
     return hashed(at(of(words, 1), client))
+
+
+def salted(words: jax.Array, salt: bytes) -> jax.Array:
+    """A stream that only those who know the salt can follow; without a salt, the stream itself.
+
+    >>> bool((salted(root(0), b"only ours") == root(0)).all()), bool((salted(root(0), b"") == root(0)).all())
+    (False, True)
+    """
+    for i in range(0, len(salt), 4):
+        words = hashed(of(words, jnp.uint32(int.from_bytes(salt[i : i + 4], "little"))))
+    return words
 
 
 def attendance(words: jax.Array) -> jax.Array:

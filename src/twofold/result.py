@@ -8,6 +8,7 @@ import dataclasses
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, overload
 
@@ -15,18 +16,25 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from twofold import storage
 from twofold.errors import InputError, NotFound
+from twofold.exports import FilePath, latex, write_csv, write_parquet
 from twofold.extras import require
+from twofold.model.base import Model
+from twofold.model.files import DOCUMENT, document_of
+from twofold.model.files import TENSORS as MODEL
 from twofold.tree import Pytree
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from twofold.problem import Problem
+
 __all__ = ["FORMAT", "History", "Ledger", "Result", "Results", "Status", "frame"]
 
 FORMAT = 1
 """The version of the files that `Result.save` writes."""
-MODEL, RESULT, RESULTS = "model.safetensors", "result.json", "results.json"
+RESULT, RESULTS = "result.json", "results.json"
 
 Status: TypeAlias = Literal["converged", "budget", "diverged", "interrupted"]
 """How a run ended."""
@@ -42,6 +50,8 @@ class Ledger:
     single numbers. With `participation` they differ, and are one number per client: each counts what it sent and received in its
     own rounds, and the shared state that it loads when it comes back.
     `gradients_w` and `gradients_beta` have one entry per client. Ledgers of successive runs can be added.
+    In a real federation there are also the numbers that each client told besides messages (`reported`), the bytes that really
+    went over the wire (`wire_up`, `wire_down`) and, with noise for differential privacy, the largest ε of a client.
 
     >>> import numpy as np
     >>> from twofold import Ledger
@@ -60,6 +70,10 @@ class Ledger:
     bytes_down: int | NDArray[np.integer]
     gradients_w: NDArray[np.integer]
     gradients_beta: NDArray[np.integer]
+    reported: int | NDArray[np.integer] = 0
+    wire_up: int | NDArray[np.integer] = 0
+    wire_down: int | NDArray[np.integer] = 0
+    epsilon: float = 0.0
 
     def __add__(self, other: Ledger) -> Ledger:
         return Ledger(*(getattr(self, f.name) + getattr(other, f.name) for f in dataclasses.fields(self)))
@@ -86,7 +100,8 @@ class History(Mapping[str, _Column]):
     """The course of a run: columns by name, with one row per record.
 
     There are always `round`, `iteration`, `bytes`, `gradients_w`, `gradients_beta` and `seconds`, and one column for
-    each metric that was recorded.
+    each metric that was recorded. `seconds` is the time since the run began. The clock is read about twice a second, before and
+    after a stretch of iterations; records within a stretch are interpolated between its two readings.
 
     >>> from twofold import History
     >>> history = History({"round": [0, 1], "loss": [0.7, 0.5]})
@@ -118,6 +133,19 @@ class History(Mapping[str, _Column]):
         """Give the columns as a pandas DataFrame (needs pandas)."""
         return frame("History.to_pandas", self._columns)
 
+    def to_csv(self, path: FilePath) -> Path:
+        """Write the columns as CSV, one line per record, and give the path."""
+        return write_csv(path, self._columns)
+
+    def to_parquet(self, path: FilePath) -> Path:
+        """Write the columns as Parquet (needs pyarrow), and give the path."""
+        return write_parquet(path, self._columns)
+
+    def to_latex(self) -> str:
+        """Give the records as a LaTeX table (package booktabs)."""
+        columns = [[_short(value) for value in values.tolist()] for values in self._columns.values()]
+        return latex([name.replace("_", " ") for name in self._columns], list(zip(*columns, strict=True)))
+
 
 @dataclasses.dataclass(frozen=True)
 class Result:
@@ -147,36 +175,53 @@ class Result:
     seed: int
     seconds: float
     notes: tuple[str, ...] = ()
+    problem: Problem | None = dataclasses.field(default=None, repr=False, compare=False)
+    """The problem that was solved, from which `save` makes the model; None in a loaded result."""
 
     def __repr__(self) -> str:
         last = {name: values[-1] for name, values in self.history.items() if len(values)}
         shown = ", ".join(f"{k}={v:.6g}" for k, v in last.items() if k not in ("seconds", "stage"))
         return f"Result({self.status}: {shown})"
 
-    def save(self, folder: str | Path) -> Path:
-        """Write `model.safetensors` and `result.json` into a folder."""
-        from safetensors.numpy import save_file
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The algorithm's name and fields, as JSON can hold them."""
+        return _settings(self.algorithm)
 
+    def save(self, folder: str | Path) -> Path:
+        """Write the run and its model into a folder: `result.json`, `model.json` and `model.safetensors`.
+
+        `Result.load` reads the run, with its history and its cost, and `tw.load` the model, which predicts. A result that does not
+        know its problem any more (one that was loaded) has no `model.json`: `tw.Model.of(problem, result).save(folder)` writes it.
+
+        >>> import tempfile
+        >>> import twofold as tw
+        >>> clients = tw.Clients.from_list([(np.eye(2), np.array([0, 1]))] * 2, names=["north", "south"])
+        >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=1.0), clients)
+        >>> folder = tw.solve(problem, "lsgd", rounds=2).save(tempfile.mkdtemp())
+        >>> tw.Result.load(folder).ledger.rounds, tw.load(folder).names
+        (2, ('north', 'south'))
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        tensors: dict[str, NDArray[Any]] = {}
-        structures: dict[str, _Skeleton] = {}
-        for block in ("w", "beta"):
-            value = getattr(self, block)
-            names = _tensor_names(block, value)
-            pairs = zip(jax.tree.leaves(names), jax.tree.leaves(value), strict=True)
-            tensors |= {name: np.asarray(leaf, order="C") for name, leaf in pairs}
-            structures[block] = _describe(names)
-        save_file(tensors, folder / MODEL)
+        (w, of_w), (beta, of_beta) = (storage.pack(block, getattr(self, block)) for block in ("w", "beta"))
+        tensors = w | beta
+        if self.problem is None:
+            (folder / DOCUMENT).unlink(missing_ok=True)  # of another run
+        else:
+            described, others = document_of(Model.of(self.problem, self))
+            tensors = others | tensors
+            storage.write_json(folder / DOCUMENT, described)
+        storage.write_tensors(folder / MODEL, tensors)
         document = {
             "format": FORMAT,
-            "structure": structures,
+            "structure": {"w": of_w, "beta": of_beta},
             "status": self.status,
             "message": self.message,
             "seed": self.seed,
             "seconds": self.seconds,
             "notes": list(self.notes),
-            "algorithm": _settings(self.algorithm),
+            "algorithm": self.settings,
             "ledger": self.ledger.as_dict(),
             "history": {name: [_plain(v) for v in values.tolist()] for name, values in self.history.items()},
         }
@@ -184,28 +229,54 @@ class Result:
         return folder
 
     @classmethod
-    def load(cls, folder: str | Path) -> Result:
-        """Read what `save` wrote. The algorithm comes back as a dict of its fields."""
-        from safetensors.numpy import load_file
+    def load(cls, folder: str | Path, problem: Problem | None = None) -> Result:
+        """Read what `save` wrote. The algorithm comes back as a dict of its fields.
 
+        Parameters that are modules of a library (Equinox's, say) come back as the tuple of their arrays, and `notes` say so; with
+        their `problem` they come back as they were.
+        """
         folder = Path(folder)
-        document = json.loads((folder / RESULT).read_text())
+        document = storage.read_json(folder / RESULT)
         if document.get("format") != FORMAT:
             raise InputError(f"{folder / RESULT} has format {document.get('format')!r}; this version reads {FORMAT}.")
-        tensors = load_file(folder / MODEL)
+        tensors = storage.read_tensors(folder / MODEL)
         costs: dict[str, int | list[int]] = document["ledger"]
         ledger: dict[str, Any] = {name: np.asarray(v) if isinstance(v, list) else v for name, v in costs.items()}
         stored: dict[str, list[float | None]] = document["history"]
         history = {name: np.array([np.nan if v is None else v for v in values]) for name, values in stored.items()}
+        blocks, notes = _parameters(folder, document["structure"], tensors, problem)
         return cls(
-            w=_rebuild(document["structure"]["w"], tensors),
-            beta=_rebuild(document["structure"]["beta"], tensors),
+            w=blocks[0],
+            beta=blocks[1],
             history=History(history),
             ledger=Ledger(**ledger),
             algorithm=document["algorithm"],
-            notes=tuple(document["notes"]),
+            notes=(*document["notes"], *notes),
+            problem=problem,
             **{name: document[name] for name in ("status", "message", "seed", "seconds")},
         )
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: how the run ended, what it cost and the last record."""
+        last = {name: values[-1] for name, values in self.history.items() if len(values)}
+        rows = {
+            "status": f"{self.status}: {self.message}" if self.message else self.status,
+            "algorithm": self.settings["name"],
+            "seed": str(self.seed),
+            "cost": str(self.ledger),
+            "seconds": f"{self.seconds:.3g}",
+            **{
+                name: f"{value:.6g}"
+                for name, value in last.items()
+                if name not in ("seconds", "stage", "round", "iteration")
+            },
+            **({"notes": " ".join(self.notes)} if self.notes else {}),
+        }
+        cells = "".join(
+            f"<tr><th style='text-align:left'>{escape(k)}</th><td style='text-align:left'>{escape(v)}</td></tr>"
+            for k, v in rows.items()
+        )
+        return f"<table><caption>twofold.Result</caption>{cells}</table>"
 
 
 class Results(Sequence[Result]):
@@ -288,10 +359,33 @@ class Results(Sequence[Result]):
 
     def to_pandas(self) -> DataFrame:
         """Give all histories below each other in one DataFrame, with a column `seed` (needs pandas)."""
+        return frame("Results.to_pandas", self._by_column())
+
+    def to_csv(self, path: FilePath) -> Path:
+        """Write all histories below each other as CSV, with a column `seed`, and give the path."""
+        return write_csv(path, self._by_column())
+
+    def to_parquet(self, path: FilePath) -> Path:
+        """Write all histories below each other as Parquet, with a column `seed` (needs pyarrow), and give the path."""
+        return write_parquet(path, self._by_column())
+
+    def to_latex(self) -> str:
+        """Give how each seed ended as a LaTeX table (package booktabs): status, rounds, bytes, metrics, seconds."""
+        skipped = ("round", "iteration", "bytes", "gradients_w", "gradients_beta", "seconds", "stage")
+        last = [name for name in self.runs[0].history if name not in skipped]
+        rows = [
+            [str(run.seed), run.status, f"{run.ledger.rounds:,}", f"{run.ledger.bytes_per_client:,.0f}",
+             *(_short(float(run.history[name][-1])) for name in last), f"{run.seconds:.1f}"]
+            for run in self.runs
+        ]  # fmt: skip
+        head = ["seed", "status", "rounds", "bytes per client", *(name.replace("_", " ") for name in last), "seconds"]
+        return latex(head, rows)
+
+    def _by_column(self) -> dict[str, _Column]:
+        """All histories below each other, with a column `seed`."""
         names = list(dict.fromkeys(name for run in self.runs for name in run.history))
         columns = {name: np.concatenate([_of_length(run, name) for run in self.runs]) for name in names}
-        seeds = np.repeat([run.seed for run in self.runs], [_records(run) for run in self.runs])
-        return frame("Results.to_pandas", {**columns, "seed": seeds})
+        return {**columns, "seed": np.repeat([run.seed for run in self.runs], [_records(run) for run in self.runs])}
 
 
 def delete_other_seeds(folder: Path, seeds: Collection[int]) -> None:
@@ -299,7 +393,7 @@ def delete_other_seeds(folder: Path, seeds: Collection[int]) -> None:
     kept = {_seed_folder(folder, seed) for seed in seeds}
     for old in set(folder.glob("seed-*")) - kept:
         if (old / RESULT).is_file():
-            for name in (MODEL, RESULT):
+            for name in (MODEL, DOCUMENT, RESULT):
                 (old / name).unlink(missing_ok=True)
             with suppress(OSError):  # something of the user's own is in it
                 old.rmdir()
@@ -319,6 +413,10 @@ def frame(what: str, columns: Mapping[str, Sequence[object] | NDArray[Any]]) -> 
     return require("pandas", what, "sklearn").DataFrame(dict(columns))
 
 
+def _short(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.4g}"
+
+
 def _records(run: Result) -> int:
     return len(next(iter(run.history.values()), ()))
 
@@ -330,7 +428,33 @@ def _of_length(run: Result, name: str) -> _Column:
 
 # --- files ------------------------------------------------------------------------------------------------------------
 
-_Skeleton: TypeAlias = Any  # JSON: a tensor's name, None, or {"dict" | "list" | "tuple": [...]}
+
+def _parameters(
+    folder: Path,
+    structure: Mapping[str, storage.Skeleton],
+    tensors: Mapping[str, NDArray[Any]],
+    problem: Problem | None,
+) -> tuple[list[Pytree], list[str]]:
+    """w and β as they were saved, and a note where a problem is needed for that."""
+    skeletons = [structure[block] for block in ("w", "beta")]
+    found = [storage.rebuild(skeleton, tensors) for skeleton in skeletons]
+    kinds = sorted({kind for skeleton in skeletons for kind in storage.modules(skeleton)})
+    if problem is not None:
+        wanted: Any = jax.tree.structure(problem.host_start)
+        leaves = jax.tree.leaves(found)
+        if wanted.num_leaves != len(leaves):
+            raise InputError(
+                f"{folder} has parameters of {len(leaves)} arrays, but the problem's have {wanted.num_leaves}."
+            )
+        found = list(jax.tree.unflatten(wanted, leaves))
+        problem.check(*found)
+        return found, []
+    if not kinds:
+        return found, []
+    return found, [
+        f"The parameters are {', '.join(kinds)} modules, which no file can hold: w and beta have their arrays in a tuple. "
+        "Result.load(folder, problem) gives them as they were."
+    ]
 
 
 def _plain(value: float) -> float | None:
@@ -350,34 +474,3 @@ def _settings(algorithm: Any) -> dict[str, Any]:
         return repr(value) if callable(value) else np.asarray(value, np.float64).tolist()
 
     return {"name": algorithm.name} | {name: plain(value) for name, value in values.items()}
-
-
-def _tensor_names(block: str, value: Pytree) -> Pytree:
-    """A pytree like `value` that holds the names of its tensors in the file."""
-
-    def name(path: tuple[Any, ...], _: object) -> str:
-        return block + jax.tree_util.keystr(path)
-
-    return jax.tree_util.tree_map_with_path(name, value)
-
-
-def _describe(names: Pytree) -> _Skeleton:
-    """A JSON skeleton of a pytree whose leaves are the tensors' names; None stays None."""
-    if names is None or isinstance(names, str):
-        return names
-    if isinstance(names, Mapping):
-        # Pairs, because JSON's keys can only be strings.
-        return {"dict": [[key, _describe(value)] for key, value in cast(Mapping[Any, Pytree], names).items()]}
-    if isinstance(names, (list, tuple)):
-        kind = "list" if isinstance(names, list) else "tuple"
-        return {kind: [_describe(value) for value in cast(Sequence[Pytree], names)]}
-    return {"tuple": jax.tree.leaves(names)}  # another kind of node (a module of some library): its leaves, in order
-
-
-def _rebuild(skeleton: _Skeleton, tensors: Mapping[str, NDArray[Any]]) -> Pytree:
-    if not isinstance(skeleton, dict):
-        return None if skeleton is None else tensors[skeleton]
-    ((kind, inside),) = cast(dict[str, list[Any]], skeleton).items()
-    if kind == "dict":
-        return {key: _rebuild(value, tensors) for key, value in inside}
-    return (list if kind == "list" else tuple)(_rebuild(value, tensors) for value in inside)

@@ -1,11 +1,12 @@
 """Arithmetic on pytrees, and `record`: the one way in which our dataclasses become pytrees."""
 # JAX leaves parts of jax.numpy's signatures (`device=`) untyped.
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, TypeAlias, TypeVar, dataclass_transform, overload
 
 import jax
@@ -206,11 +207,7 @@ def zeros(x: Pytree) -> Pytree:
     >>> tree.zeros({"bias": jnp.ones(2)})["bias"].tolist()
     [0.0, 0.0]
     """
-
-    def zero(leaf: ArrayLike) -> jax.Array:
-        return jnp.zeros_like(leaf)
-
-    return jax.tree.map(zero, x)
+    return jax.tree.map(jnp.zeros_like, x)
 
 
 def select(condition: ArrayLike, x: Pytree, y: Pytree) -> Pytree:
@@ -221,11 +218,7 @@ def select(condition: ArrayLike, x: Pytree, y: Pytree) -> Pytree:
     >>> tree.select(False, jnp.ones(2), jnp.zeros(2)).tolist()
     [0.0, 0.0]
     """
-
-    def choose(a: jax.Array, b: jax.Array) -> jax.Array:
-        return jnp.where(condition, a, b)
-
-    return jax.tree.map(choose, x, y)
+    return jax.tree.map(partial(jnp.where, condition), x, y)
 
 
 def squared_norm(x: Pytree) -> jax.Array:
@@ -258,11 +251,7 @@ def arrays(x: Pytree) -> Pytree:
     >>> tree.arrays(np.ones(2, np.float32)).dtype
     dtype('float32')
     """
-
-    def convert(leaf: ArrayLike) -> jax.Array:
-        return jnp.asarray(leaf)
-
-    return jax.tree.map(convert, x)
+    return jax.tree.map(jnp.asarray, x)
 
 
 def cast(x: Pytree, dtype: DTypeLike | None = None) -> Pytree:

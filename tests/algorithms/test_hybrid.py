@@ -10,15 +10,12 @@ import numpy as np
 import pytest
 
 import twofold as tw
-from problems import PROBLEMS, clients, problem
+from problems import clients, problem
 from twofold import engines, randomness
 from twofold.algorithms import ASCD, ASVRCD, Hybrid
 from twofold.algorithms.hybrid import Plan
-from twofold.engines import messages
 from twofold.oracle import Oracle
 from twofold.solver import complete
-
-ONE_STAGE = [(objective, loss) for objective, loss in PROBLEMS if loss == "logistic" and not objective.endswith("_inf")]
 
 
 def noisy(rows: int = 200, **options: Any) -> tw.Problem:
@@ -34,9 +31,9 @@ def noisy(rows: int = 200, **options: Any) -> tw.Problem:
     )
 
 
-@pytest.mark.parametrize(("objective", "loss"), ONE_STAGE)
-def test_it_converges_on_every_problem(objective: str, loss: str):
-    whole = problem(objective, loss)
+@pytest.mark.parametrize("objective", ["mixture", "weight_sharing", "local"])
+def test_it_converges(objective: str):
+    whole = problem(objective, "logistic")
     gap = float(whole.value(*whole.start)) - whole.optimum().value
     result = tw.solve(whole, "hybrid", rounds=20_000, every=20, target=whole.optimum().value + 1e-6 * gap)
     assert result.status == "converged"
@@ -76,7 +73,11 @@ def test_it_switches_once_and_knows_when():
 
 
 def test_on_a_budget_it_beats_both():
-    """Noise that ASCD cannot overcome, rows that ASVRCD's rare refreshes are slow on, with the paper's steps: six seeds' mean."""
+    """Noise that ASCD cannot overcome, rows that ASVRCD's rare refreshes are slow on: the mean of six seeds.
+
+    With the paper's steps, for which the paper claims it. With ours (sharp constants, rows by importance) ASVRCD alone is far
+    better here: 7e-13 against the hybrid's 3e-5 and ASCD's 1e-2.
+    """
     whole = noisy(sampling="uniform")
     best, known = whole.optimum().value, whole.constants(rule="paper")
 
@@ -86,21 +87,6 @@ def test_on_a_budget_it_beats_both():
 
     hybrid, ascd, asvrcd = (gap(method) for method in (Hybrid(), ASCD(), ASVRCD()))
     assert hybrid < 0.8 * min(ascd, asvrcd)
-
-
-@pytest.mark.usefixtures("few_slots")
-def test_client_by_client_it_is_the_same_and_the_ledger_counts_what_happened(built: list[messages.Messages]):
-    # Of three sizes only: the engine of messages compiles its gradients for each.
-    whole = tw.Problem(problem("mixture", "logistic").objective, clients("logistic", sizes=(7, 15, 7, 12)))
-    method = Hybrid(first=2)
-    fast, slow = (tw.solve(whole, method, iterations=48, every=6, engine=name) for name in ("simulate", "messages"))
-    np.testing.assert_allclose(slow.history["loss"], fast.history["loss"], rtol=1e-10)
-    np.testing.assert_allclose(slow.beta, fast.beta, rtol=0, atol=1e-10)
-    (happened,) = built[0].runs
-    assert happened.rounds == fast.ledger.rounds == slow.ledger.rounds
-    assert [c.evaluated for c in happened.clients] == list(
-        zip(fast.ledger.gradients_w, fast.ledger.gradients_beta, strict=True)
-    )
 
 
 def test_warm_started_at_the_optimum_it_does_not_stay_with_noise():

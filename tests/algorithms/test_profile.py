@@ -67,21 +67,26 @@ def test_the_oracles_hessians_are_blocks_of_the_hessian_of_F(name: str):
     def F(v: jax.Array) -> jax.Array:
         return whole.value(whole.scale * v[:d].reshape(w.shape), v[d:].reshape(beta.shape))
 
-    H = np.asarray(jax.hessian(F)(ravel_pytree((scaled, beta))[0]))
-    of_w = np.zeros((d, d))
+    v = np.arange(b, dtype=float)
+
+    def asked(member: Any, mine: jax.Array) -> Any:
+        one = Oracle(whole.objective, Variables(whole.scale), member)
+        at = scaled, mine
+        hessians = one.hessian_w(*at), one.hessian_beta(*at), one.hessian_beta_times(*at, v.reshape(mine.shape))
+        of_beta = one.value_and_gradient_beta(*at), one.gradient_beta(*at)
+        return hessians, of_beta, one.value_and_gradient_w(*at)[0]
+
+    (stack,) = whole.stacks
+    H = np.asarray(jax.jit(jax.hessian(F))(ravel_pytree((scaled, beta))[0]))
+    ((ww, cross), bb, products), ((values, gradients), others), again = jax.jit(jax.vmap(asked))(stack, beta)
     for m in range(3):
-        one, mine = oracle(whole, m), slice(d + m * b, d + (m + 1) * b)
-        ww, cross = one.hessian_w(scaled, beta[m])
-        of_w += p[m] * np.asarray(ww)
-        assert_allclose(cross, H[mine, :d], atol=1e-12)
-        assert_allclose(one.hessian_beta(scaled, beta[m]), H[mine, mine], atol=1e-12)
-        v = np.arange(b, dtype=float)
-        product = one.hessian_beta_times(scaled, beta[m], v.reshape(beta[m].shape))
-        assert_allclose(np.ravel(product), H[mine, mine] @ v, atol=1e-12)
-        value, gradient = one.value_and_gradient_beta(scaled, beta[m])
-        assert_allclose(gradient, one.gradient_beta(scaled, beta[m]), rtol=1e-14)
-        assert_allclose(value, one.value_and_gradient_w(scaled, beta[m])[0], rtol=1e-14)
-    assert_allclose(of_w, H[:d, :d], atol=1e-12)
+        mine = slice(d + m * b, d + (m + 1) * b)
+        assert_allclose(cross[m], H[mine, :d], atol=1e-12)
+        assert_allclose(bb[m], H[mine, mine], atol=1e-12)
+        assert_allclose(np.ravel(products[m]), H[mine, mine] @ v, atol=1e-12)
+    assert_allclose(gradients, others, rtol=1e-13)
+    assert_allclose(values, again, rtol=1e-14)
+    assert_allclose(np.einsum("m,mij->ij", p, ww), H[:d, :d], atol=1e-12)
 
 
 @pytest.mark.parametrize("products", [None, 12], ids=["matrix", "products"])
@@ -100,6 +105,7 @@ def test_a_client_sends_the_derivatives_of_the_profile():
     method, _ = complete(whole, Profile(steps=8))
     flat, unravel = ravel_pytree(w)
 
+    @jax.jit
     def message(at: Any) -> Any:
         shared = method.init(unravel(at))
         private = method.init_private(w, beta[1], one)
@@ -144,16 +150,13 @@ def test_lbfgs_is_bfgs_of_the_last_pairs():
     assert_allclose(search.lbfgs_direction(gradient, *padded, jnp.asarray(1.0)), -inverse @ gradient, atol=1e-13)
 
 
-@pytest.mark.parametrize("outer", ["newton", "lbfgs"])
-def test_a_trial_that_does_not_descend_is_refused(outer: Any):
+def test_a_trial_that_does_not_descend_is_refused():
     """With 1/L far too long the first trials rise; the reported pair does not, and all rounds are counted."""
     whole = weighted(kind="logistic")
-    method = Profile(L_w=1e-4, outer=outer)
-    result = tw.solve(whole, method, rounds=20)
+    result = tw.solve(whole, Profile(L_w=1e-4, outer="lbfgs"), rounds=20)
     losses = np.asarray(result.history["loss"])
     assert np.all(np.diff(losses) <= 1e-15)
-    if outer == "lbfgs":  # Newton's direction needs no L
-        assert losses[2] == losses[1]
+    assert losses[2] == losses[1]
     assert result.ledger.rounds == 20
     assert_allclose(losses[-1], whole.optimum().value, rtol=1e-14)
 
@@ -168,7 +171,8 @@ def test_what_is_reported_belongs_together():
 
 
 def test_bad_scaling_does_not_matter_to_newton():
-    found = gaps(badly_scaled(), Profile(), 12)
+    with pytest.warns(tw.TheoryWarning, match="differ in size"):
+        found = gaps(badly_scaled(), Profile(), 12)
     assert np.all(np.diff(found) <= 1e-15)
     assert found[7] < 1e-8 and abs(found[9]) < 1e-12
 
@@ -245,19 +249,14 @@ def test_what_is_refused():
 # --- real data --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "rounds"), [("mixture", 15), ("multitask", 25)])
-def test_rounds_on_the_school_data(data_folder: Path, name: str, rounds: int):
-    """Quadratic, so Newton is there after two rounds; L-BFGS takes 11 and 19 to 1e-8, where acd took hundreds."""
+def test_rounds_on_the_school_data(data_folder: Path):
+    """Quadratic, so Newton is there after two rounds; L-BFGS takes 19 to 1e-8, where acd took hundreds."""
     from twofold.data import school
 
     pairs = [(x[:, :-1], y) for x, y in school.load(data_folder).clients]
     x, y = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
     standard = [((a - x.mean(0)) / x.std(0), (b - y.mean()) / y.std()) for a, b in pairs]
     loss = tw.losses.squared(l2=0.01)
-    make = {
-        "mixture": lambda: tw.objectives.mixture(loss, 0.1),
-        "multitask": lambda: tw.objectives.multitask(loss, 0.1),
-    }
-    whole = tw.Problem(make[name](), tw.Clients.from_list(standard))
+    whole = tw.Problem(tw.objectives.multitask(loss, 0.1), tw.Clients.from_list(standard))
     assert gaps(whole, Profile(), 3)[2] < 1e-8
-    assert gaps(whole, Profile(outer="lbfgs"), rounds)[-1] < 1e-8
+    assert gaps(whole, Profile(outer="lbfgs"), 25)[-1] < 1e-8

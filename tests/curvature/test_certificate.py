@@ -26,8 +26,12 @@ def random_point(p: Problem, rng: np.random.Generator, size: float):
     return jax.tree.map(lambda leaf: np.asarray(leaf) + size * rng.normal(size=np.shape(leaf)), (best.w, best.beta))
 
 
-@pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("objective", OBJECTIVES)
+ONE_EACH = [(objective, tuple(LOSSES)[i % len(LOSSES)]) for i, objective in enumerate(OBJECTIVES)]
+
+
+@pytest.mark.parametrize(
+    ("objective", "name"), [*ONE_EACH, *((o, "squared") for o, name in ONE_EACH if name != "squared")]
+)
 def test_bound_is_the_dense_quadratic_form_and_at_least_the_gap(objective, name):
     p = problem(objective, name, name != "squared")
     model = p.objective.curvature(p.clients)
@@ -100,9 +104,6 @@ KINDS = (
     ("mixture", "logistic"),
     ("multitask", "softmax"),
     ("adaptive", "squared"),
-    ("weight_sharing", "logistic"),
-    ("adaptive", "softmax"),
-    ("multitask", "squared"),
 )
 
 
@@ -117,9 +118,9 @@ def random_problems(count: int):
 
 @pytest.mark.slow
 def test_reported_gap_is_never_too_small_and_mostly_near_it():
-    """120 problems with unequal weights and bad scales, along gradient descent, in float64 and in float32."""
+    """200 problems with unequal weights and bad scales, along gradient descent, in float64 and in float32."""
     ratios, rng = [], np.random.default_rng(0)
-    for objective, name, p in random_problems(120):
+    for objective, name, p in random_problems(200):
         model = p.objective.curvature(p.clients)
         certificates = [certificate.prepare(model, p.clients.weights, dtype=t) for t in (np.float64, np.float32)]
         L = sharp(model, p.scale).L

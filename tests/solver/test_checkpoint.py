@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from typer.testing import CliRunner
 
 import killed
 import plain
 import twofold as tw
+from twofold.cli import app
 from twofold.errors import CheckpointError
 from twofold.solver import checkpoint, run
 
@@ -68,23 +70,21 @@ def killer(monkeypatch: pytest.MonkeyPatch) -> Any:
     [
         ("asvrcd", {}),
         ("asvrcd", {"chunk": 2}),
-        (tw.algorithms.L2SGDPlus(p_w=0.5), {"engine": "messages"}),
+        (tw.algorithms.LSGD(eta=0.1, tau=1, average=True, mu=0.1), {"engine": "messages", "rounds": 18}),
         ("lsgd", {"participation": 2, "every": 7}),
         ("acd", {"seeds": [1, 2], "tol": 1e-7, "checkpoint_every": 2}),
     ],
 )
-@pytest.mark.parametrize("times", [1, 3])
-def test_a_killed_run_goes_on(
-    method: Any, options: dict[str, Any], times: int, tmp_path: Path, killer: Any, monkeypatch: Any
-):
+def test_a_killed_run_goes_on(method: Any, options: dict[str, Any], tmp_path: Path, killer: Any, monkeypatch: Any):
     options = {"rounds": 23, "record": ["loss", "gradient_norm"], "checkpoint_every": 5, **options}
     expected = tw.solve(problem(), method, **options)
-    with monkeypatch.context():
-        killer(times)
-        with pytest.raises(Killed):
-            tw.solve(problem(), method, checkpoint=tmp_path, **options)
-    monkeypatch.undo()
-    assert len(list(tmp_path.glob("checkpoint-*"))) == min(times, 2)
+    for times in (1, 2):  # it dies after its first checkpoint, and after the second one of those that follow
+        with monkeypatch.context():
+            killer(times)
+            with pytest.raises(Killed):
+                tw.solve(problem(), method, checkpoint=tmp_path, **options)
+        monkeypatch.undo()
+        assert len(list(tmp_path.glob("checkpoint-*"))) == times
     found = tw.solve(problem(), method, checkpoint=tmp_path, **options)
     for one, other in zip(*(r if isinstance(r, tw.Results) else [r] for r in (found, expected)), strict=True):
         assert_same(one, other)
@@ -195,24 +195,19 @@ def test_ctrl_c_gives_the_result_so_far(monkeypatch: pytest.MonkeyPatch, tmp_pat
 # --- SIGKILL -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"chunk": 1}])
-def test_sigkill_at_any_moment_loses_nothing(options: dict[str, Any], tmp_path: Path):
-    folder = tmp_path / "killed"
-    kept = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "compiled"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    for moment in (0.0, 0.2, 0.4):  # after the first checkpoint of its own
-        before = set(folder.glob("checkpoint-*"))
-        arguments = [sys.executable, killed.__file__, str(folder), "slow", repr(options)]
-        process = subprocess.Popen(arguments, env=os.environ | kept)  # compiled programs are shared by all of them
-        deadline = time.monotonic() + 60
-        while not set(folder.glob("checkpoint-*")) - before:
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        time.sleep(moment)
+@pytest.mark.parametrize("engine", killed.ENGINES)
+def test_sigkill_at_any_moment_loses_nothing(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """One moment an engine, between a checkpoint and the end of `twofold run`; `python tests/killed.py` tries ten."""
+    runs = killed.Runs(tmp_path, engine, rounds=800)
+    process, deadline = runs.start("killed"), time.monotonic() + 60
+    while not runs.checkpoints("killed"):
         assert process.poll() is None
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    expected = killed.run(tmp_path / "whole", "fast", options)
-    found = killed.run(folder, "fast", options)
-    assert expected.algorithm == found.algorithm
-    assert_same(found, expected)
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    assert killed.kill(process)
+    assert not (tmp_path / "killed" / "result.json").exists()
+    monkeypatch.chdir(tmp_path)
+    for arguments in (["killed", "--resume"], ["whole"]):
+        done = CliRunner().invoke(app, ["run", "run.toml", "-q", "--out", *arguments])
+        assert done.exit_code == 0, done.output
+    assert not killed.differences(tw.Result.load("killed"), tw.Result.load("whole"))

@@ -32,18 +32,15 @@ C = MIXTURE.constants()
 ITEM = 8  # bytes of a float64
 
 
-PER_CLIENT = ("scaffnew", "scafflix", "al2sgd_plus", "saga")
-
-
 def test_every_registered_method_is_listed() -> None:
     found = tw.theory.forecast(MIXTURE, 1e-3)
     assert [row.method for row in found] == list(tw.algorithms.REGISTRY)
     assert len(found) == len(tw.algorithms.REGISTRY)
     for row in found:
         values = (row.iterations, row.rounds, row.bytes, row.gradients_w, row.gradients_beta)
-        assert row.seconds is None
         if row.is_proven:
             assert all(math.isfinite(value) for value in values)
+            assert row.seconds == tw.theory.cost.PRESETS["cross-silo"].total(*values[1:3], sum(values[3:]))
         else:
             assert all(math.isnan(value) for value in values) and row.note
     assert {row.method for row in found if not row.is_proven} == {
@@ -52,9 +49,34 @@ def test_every_registered_method_is_listed() -> None:
         "hybrid",
         "profile",
         "fedprox",
-        *PER_CLIENT,
     }
-    assert all("single clients" in found[method].note for method in PER_CLIENT)
+    assert "exactly" in found["saga"].note and found["saga"].certainty == "theorem"
+    dear = tw.theory.forecast(MIXTURE, 1e-3, ["acd"], cost=tw.theory.Cost(round=7.0, byte=0.0, gradient=0.0))["acd"]
+    assert dear.seconds == 7 * found["acd"].rounds
+
+
+@pytest.mark.parametrize("name", ["scaffnew", "scafflix", "al2sgd_plus"])
+def test_a_newer_method_is_there_when_its_rate_says(name: str) -> None:
+    """Run for as long as predicted: ‖x − x*‖², or F − F*, has fallen as it should, and as many rounds were needed."""
+    row = tw.theory.forecast(MIXTURE, 1e-6, [name])[name]
+    assert row.certainty == "certified" and row.iterations < 20_000
+    k = math.ceil(row.iterations)
+    found = tw.solve(MIXTURE, name, iterations=k, every=k, record="gap")
+    first, last = found.history["gap"]
+    assert last <= 1e-5 * first  # the first error has the control variates' in it, too
+    assert abs(found.ledger.rounds - row.rounds) <= 5 * math.sqrt(k)
+    assert (
+        "of your own" in tw.theory.forecast(MIXTURE, 0.1, [type(row.algorithm)(eta=0.1)])[name].note
+        if name != "scafflix"
+        else True
+    )
+
+
+def test_too_few_rounds_are_told_before_the_run() -> None:
+    with pytest.warns(tw.TheoryWarning, match="5 rounds will hardly do: theory needs about"):
+        told = tw.solve(MIXTURE, "acd", rounds=5, tol=1e-9)
+    assert "larger tol" in told.notes[-1] and told.status == "budget"
+    assert tw.solve(MIXTURE, "acd", rounds=500, tol=1e-3).notes == ()
 
 
 def test_the_numbers_are_the_rates_of_this_problem() -> None:
@@ -124,9 +146,9 @@ def test_nothing_shared_costs_no_rounds_and_no_bytes() -> None:
 def test_it_prints_as_a_table() -> None:
     lines = str(tw.theory.forecast(MIXTURE, 1e-3, ["acd", "ascd", "scd", "lsgd"])).splitlines()
     assert lines[0] == "Predicted per client, to bring F − F* or ‖x − x*‖² to 0.001 of its initial bound"
-    assert lines[1].split() == ["iterations", "rounds", "traffic", "∇w", "rows", "∇β", "rows"]
+    assert lines[1].split() == ["iterations", "rounds", "traffic", "∇w", "rows", "∇β", "rows", "seconds"]
     assert [line.split(" (")[0] for line in lines[2:5]] == ["acd", "scd", "lsgd"] and lines[5].startswith("lower bound")
-    assert len({len(line) for line in lines[1:6]}) == 1  # aligned
+    assert len({len(line) for line in lines[1:5]}) == 1  # aligned
     assert lines[6] == "ascd: ascd has no convergence theorem for this problem."
     assert lines[7].startswith("scd, lsgd: sampling noise")
     nothing = tw.theory.forecast(MIXTURE, 1e-3, ["hybrid"])

@@ -63,6 +63,32 @@ def test_al2sgd_plus_has_the_numbers_of_l_katyusha():
     assert_allclose(rare["eta"], 1 / (4 * 25.0))  # the penalty's part, divided by p, is now the larger one
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_al2sgd_plus_contracts_as_fast_as_is_proven(seed: int):
+    """Second moments of (y, z, v) on a random quadratic with all draws summed: their spectral radius is at most 1 − κ."""
+    rng = np.random.default_rng(seed)
+    M, n, lam, ridge = 3, 2, 10.0 ** rng.uniform(-1, 1), 10.0 ** rng.uniform(-3, -1)
+    a = rng.normal(size=(M, n)) ** 2 * 10.0 ** rng.uniform(-1, 1, (M, n)) + ridge  # f'_mj = a_mj β²/2
+    p_m = np.full(M, 1 / M) if seed % 2 else rng.dirichlet(np.ones(M))
+    loss = LossConstants(a.mean(axis=1), a.mean(axis=1), a.max(axis=1))
+    h = stepsizes_newer.al2sgd_plus(loss, p_m, lam, rho=None if seed < 3 else 0.3)
+    eye, zero = np.eye(M), np.zeros((M, M))
+    psi, f = lam * (np.diag(p_m) - np.outer(p_m, p_m)), np.diag(p_m * a.mean(axis=1))
+    x = np.hstack([(1 - h["theta1"] - h["theta2"]) * eye, h["theta1"] * eye, h["theta2"] * eye])
+    y, z, v = (np.hstack(row) for row in ((eye, zero, zero), (zero, eye, zero), (zero, zero, eye)))
+    second = 0.0
+    for averages, rows in [(True, None), *((False, rows) for rows in np.ndindex(*(n,) * M))]:
+        part = psi / h["p_w"] if averages else np.diag(p_m * a[range(M), list(rows)]) / (1 - h["p_w"])
+        chance = h["p_w"] if averages else (1 - h["p_w"]) / n**M
+        g = part @ (x - v) + (psi + f) @ v
+        new_y, new_z = x - h["eta"] * g, h["nu"] * z + (1 - h["nu"]) * x - h["gamma"] * g
+        for new_v, rho in ((y, h["rho"]), (v, 1 - h["rho"])):
+            T = np.vstack([new_y, new_z, new_v])
+            second = second + chance * rho * np.kron(T, T)
+    radius = np.max(np.abs(np.linalg.eigvals(second)))
+    assert 0 < h["kappa"] < 1 and radius <= 1 - h["kappa"] + 1e-12
+
+
 def test_fedprox_pulls_six_times_as_hard_as_the_loss_bends():
     each = EACH._replace(L_w=np.array([1.0, 3.0, 0.5]))
     found = stepsizes_newer.fedprox(C, each)

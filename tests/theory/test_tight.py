@@ -119,6 +119,8 @@ def test_tight_finds_the_best_step():
         ladder = top * np.geomspace(1e-4, 0.9999, 5000)
         theta = (2 * ladder * sigma[0], 2 * ladder * sigma[1])
         assert h.kappa >= np.max(tight.contraction(ladder, 1.0, mu, theta, rho)[0]) * (1 - 1e-3)
+        assert h.gamma * mu == pytest.approx(1 - h.nu, rel=1e-9)  # z's pull to x and its step are one proximal step
+        assert h.nu / h.theta1 * 2 * h.eta * (1 - h.eta / 2) == pytest.approx(h.gamma, rel=1e-12)
         again = tight.tight(sigma, rho, 1.0, mu, eta=h.eta)
         assert again == h
     assert tight.tight((1.0, 1.0), (0.1, 0.1), 1.0, 0.01, eta=5.0).eta < 0.25  # not covered: the best one instead

@@ -57,7 +57,7 @@ class Facts(NamedTuple):
     M: int
     max_weight: float  # the largest client weight, 1/M when all are equal
     lam: float | None = None  # of the mixture, the only objective that some baselines solve
-    loss: LossConstants | None = None  # likewise
+    loss_of: Callable[[], LossConstants] | None = None  # likewise, asked for only where it is needed
     sizes: tuple[int, int] = (0, 0)  # the number of parameters in w and in one β
     convex: bool = True
     coin: Callable[[], tuple[float, float] | None] | None = (
@@ -66,6 +66,11 @@ class Facts(NamedTuple):
     weights: NDArray[np.float64] | None = None  # p_m; None for 1/M each
     participation: NDArray[np.float64] | None = None  # the probability that each takes part in a round; None: all do
     curvature: Callable[[], EachClient | None] | None = None  # of every client, asked for only where it is needed
+
+    @property
+    def loss(self) -> LossConstants | None:
+        """The constants of the loss that everyone's mixture is made of."""
+        return None if self.loss_of is None else self.loss_of()
 
     def each(self) -> EachClient:
         """The curvature of every client's own function: its own where it is known, else one for all, from the constants."""

@@ -1,5 +1,4 @@
 """ASCD first, then ASVRCD, with an automatic switch: what the paper suggests after its comparisons but never runs."""
-# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
@@ -25,35 +24,36 @@ __all__ = ["Hybrid", "Message", "Plan", "Shared"]
 
 
 class Plan(NamedTuple):
-    """The coins, whether this is a check, and whether it is an early one."""
+    """Whether w moves or else β, whether all clients send full gradients, whether this is a check, and an early one."""
 
-    w: jax.Array  # whether w moves, or else β
-    refresh: jax.Array  # whether all clients send full gradients
+    w: jax.Array
+    refresh: jax.Array
     check: jax.Array
     early: jax.Array
 
 
 class Shared(NamedTuple):
-    """The w-block, and what the checks have found."""
+    """The w-block, and what the checks have found; where they stalled, control variates are in use."""
 
     block: Triple
-    progress: Progress  # stalled: control variates are in use
+    progress: Progress
 
 
 class Message(NamedTuple):
-    """What a client sends; each part is optional."""
+    """The sampled ∇_w (after the switch less that at v), the full one, and ‖p_m∇_β f_m‖²/p_m, whose mean is ‖∇_βF‖²."""
 
-    gradient: Pytree  # the sampled ∇_w, after the switch minus that at v
-    full: Pytree  # the full ∇_w
-    norm2: jax.Array  # ‖p_m∇_β f_m‖²/p_m, whose mean over clients is ‖∇_βF‖²
+    gradient: Pytree
+    full: Pytree
+    norm2: jax.Array
 
 
 @record
 class Hybrid(Algorithm):
     """ASCD until its gradient stops falling, then ASVRCD, started at a point where the full gradient is known.
 
-    At the checks, iterations 0, c, 2c, 4c, 8c, … with c = `first`/p_w, all clients send their full gradient. The switch comes
-    when ‖∇F‖² has stopped falling (see `checks.Progress`). Both phases evaluate two gradients per sample.
+    At the checks, iterations 0, c, 2c, 4c, … with c = `first`/p_w, all clients send their full gradient. The switch comes when ‖∇F‖²
+    has stopped falling (`checks.Progress`). This rule is a choice, not theory: `drop`, and the 8/(1−ν) iterations for which a
+    plateau at the start counts as momentum yet to build up. Both phases evaluate two gradients per sample.
 
     >>> import twofold as tw
     >>> clients = tw.Clients.from_list(tw.data.synthetic.mixture(0.3, clients=3, rows=8, features=2).clients)
@@ -65,7 +65,7 @@ class Hybrid(Algorithm):
 
     eta: float | None = None  # η, the step of y
     theta: float | None = None  # θ, the weight of z in x before the switch
-    theta1: float | None = None  # θ₁, the weight of z in x after the switch
+    theta1: float | None = None  # θ₁, that weight after the switch
     theta2: float | None = None  # θ₂, the weight of v in x after the switch
     gamma: float | None = None  # γ, the step of z
     nu: float | None = None  # ν, how much of itself z keeps in a step
@@ -78,8 +78,8 @@ class Hybrid(Algorithm):
 
     def complete(self, setting: Setting) -> tuple[Hybrid, str | None]:
         """Those of Theorem e1, and ASCD's θ."""
-        values = stepsizes.hybrid(setting.constants, setting.rows, self.p_w, self.rho, self.eta, batch=self.batch)
-        return fill(self, values), values["note"]
+        found = stepsizes.hybrid(setting.constants, setting.rows, self.p_w, self.rho, self.eta, batch=self.batch)
+        return fill(self, found), found["note"]
 
     def init(self, w0: Pytree) -> Shared:
         """y = z = v = w0, nothing checked, no control variates."""
@@ -93,9 +93,9 @@ class Hybrid(Algorithm):
         """The w-coin, the ρ-coin, whether k is one of the checks, and whether it is early."""
         p_w, rho, nu = known(self.p_w, self.rho, self.nu)
         key, check = randomness.of(stream, k), is_check(k, self.first, p_w)
+        refresh = randomness.coin(randomness.at(key, 1), rho) | check
         # The w-coin is ASCD's own, so that until the switch this is ASCD's trajectory exactly.
-        moves, refresh = randomness.coin(key, p_w), randomness.coin(randomness.at(key, 1), rho) | check
-        return Plan(moves, refresh, check, is_early(k, nu))
+        return Plan(randomness.coin(key, p_w), refresh, check, is_early(k, nu))
 
     def client(
         self, plan: Plan, shared: Shared, private: Triple, oracle: GradientOracle, key: Key
@@ -103,18 +103,17 @@ class Hybrid(Algorithm):
         """A sampled gradient at x in the drawn block, minus that at v once control variates are in use."""
         w, reduced = shared.block, shared.progress.stalled
         x, anchor = (self._mix(w, reduced), self._mix(private, reduced)), (w.v, private.v)
-        sample = oracle.sample(key, self.batch)
+        sample, zero, still = oracle.sample(key, self.batch), tree.zeros(w.y), tree.zeros(private.y)
 
         def sampled(gradient: Callable[[Pytree, Pytree, Drawn | None], Pytree]) -> Pytree:
             return tree.combine((1.0, gradient(*x, sample)), (jnp.where(reduced, -1.0, 0.0), gradient(*anchor, sample)))
 
-        nothing = tree.zeros(w.y)
-        of_w = branch(plan.w, lambda: sampled(oracle.gradient_w), lambda: nothing)
-        own = branch(plan.w, lambda: tree.zeros(private.y), lambda: sampled(oracle.gradient_beta))
-        full, of_beta = branch(plan.refresh, lambda: oracle.gradients(w.y, private.y), lambda: (nothing, private.full))
+        of_w = branch(plan.w, lambda: sampled(oracle.gradient_w), lambda: zero)
+        own = branch(plan.w, lambda: still, lambda: sampled(oracle.gradient_beta))
+        full, of_beta = branch(plan.refresh, lambda: oracle.gradients(w.y, private.y), lambda: (zero, private.full))
         y, z = self._step(private, x[1], own, ~plan.w, reduced, 1 - known(self.p_w)[0])
-        v = tree.select(plan.refresh, private.y, private.v)
-        return Triple(y, z, v, of_beta), Message(of_w, full, tree.squared_norm(of_beta) / oracle.weight)
+        v, norm2 = tree.select(plan.refresh, private.y, private.v), tree.squared_norm(of_beta) / oracle.weight
+        return Triple(y, z, v, of_beta), Message(of_w, full, norm2)
 
     def server(self, plan: Plan, shared: Shared, mean: Message) -> Shared:
         """The same step on w; at a check, also the decision whether to switch."""
@@ -130,9 +129,8 @@ class Hybrid(Algorithm):
 
     def _step(self, s: Triple, x: Pytree, own: Pytree, drawn: jax.Array, reduced: jax.Array, p: float) -> Pytree:
         """Both methods' step: without control variates the block not drawn rests, with them it follows ∇F(v)."""
-        gradient = tree.combine((jnp.where(drawn, 1 / p, 0.0), own), (jnp.where(reduced, 1.0, 0.0), s.full))
-        moved = move(s, x, gradient, *known(self.eta, self.nu, self.gamma))
-        return tree.select(drawn | reduced, moved, (s.y, s.z))
+        g = tree.combine((jnp.where(drawn, 1 / p, 0.0), own), (jnp.where(reduced, 1.0, 0.0), s.full))
+        return tree.select(drawn | reduced, move(s, x, g, *known(self.eta, self.nu, self.gamma)), (s.y, s.z))
 
     def sends(self, plan: Plan) -> Message:
         """The sampled gradient with the w-coin, the full one and its size with the ρ-coin and at a check."""

@@ -41,8 +41,8 @@ class Average(NamedTuple):
 
     @classmethod
     def of_nothing(cls, like: Pytree) -> Average:
-        """The average before the first iterate, of the shape of `like`."""
-        return cls(tree.zeros(like), jnp.zeros(()))
+        """The average before the first iterate: `like`, with no weight yet."""
+        return cls(like, jnp.zeros(()))
 
     def add(self, x: Pytree, decay: Scalar) -> Average:
         """The average with one more iterate: S_K = 1 + a·S_{K−1}."""

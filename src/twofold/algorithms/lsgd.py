@@ -86,7 +86,7 @@ class LSGD(Algorithm):
 
     def init(self, w0: Pytree) -> Message:
         """Start at w0."""
-        return Message(w0, tree.zeros(w0) if self.average else ())
+        return Message(w0, w0 if self.average else ())
 
     def init_private(self, w0: Pytree, beta0: Pytree, oracle: GradientOracle) -> Private:
         """Start at β0."""

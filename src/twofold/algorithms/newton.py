@@ -6,22 +6,18 @@ Every step costs the same whether it succeeds or not, so that what a round costs
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jax.scipy import linalg
 
+from twofold.algorithms.linear import conjugate_gradients, solve
 from twofold.algorithms.oracle import GradientOracle
 from twofold.control import repeat
 from twofold.tree import Pytree
 
-__all__ = [
-    "NOISE", "Block", "Inner", "Outer", "choose", "conjugate_gradients", "minimise_beta", "profile_hessian",
-    "solve", "symmetric",
-]  # fmt: skip
+__all__ = ["NOISE", "Block", "Inner", "Outer", "choose", "minimise_beta", "profile_hessian"]
 
 NOISE = 16
 """Values that differ by fewer units of rounding than this are taken to be equal."""
@@ -110,55 +106,5 @@ def profile_hessian(oracle: GradientOracle, w: Pytree, beta: Pytree) -> jax.Arra
     return hessian[jnp.triu_indices(len(hessian))]
 
 
-def symmetric(upper: jax.Array, d: int) -> jax.Array:
-    """The symmetric matrix of an upper triangle.
-
-    >>> import jax.numpy as jnp
-    >>> symmetric(jnp.array([1.0, 2.0, 3.0]), 2).tolist()
-    [[1.0, 2.0], [2.0, 3.0]]
-    """
-    matrix = jnp.zeros((d, d), upper.dtype).at[jnp.triu_indices(d)].set(upper)
-    return matrix + jnp.triu(matrix, 1).T
-
-
 def _shrunk(damping: jax.Array) -> jax.Array:
     return jnp.where(damping > 1e-6, damping / 16, 0)
-
-
-def solve(matrix: jax.Array, right: jax.Array, damping: jax.Array | float = 0.0) -> jax.Array:
-    """(A + τD)⁻¹ r by Cholesky, D = I·mean(diag A); NaN where that matrix is not positive definite.
-
-    A τ of a few units of rounding is always there: it makes the flat directions of a convex function solvable.
-
-    >>> import jax.numpy as jnp
-    >>> solve(jnp.diag(jnp.array([1.0, 4.0])), jnp.array([1.0, 4.0])).round(5).tolist()
-    [1.0, 1.0]
-    """
-    tiny = 10 * len(matrix) * jnp.finfo(matrix.dtype).eps
-    shift = (damping + tiny) * jnp.mean(jnp.abs(jnp.diagonal(matrix)))
-    return linalg.cho_solve(linalg.cho_factor(matrix + shift * jnp.eye(len(matrix), dtype=matrix.dtype)), right)
-
-
-def conjugate_gradients(
-    times: Callable[[jax.Array], jax.Array], right: jax.Array, damping: jax.Array, products: int
-) -> jax.Array:
-    """(A + τD)⁻¹ r after so many products with A, D = I·(rᵀAr/rᵀr); it stands still where A has no curvature."""
-
-    def dot(a: jax.Array, b: jax.Array) -> jax.Array:
-        return jnp.sum(a * b)
-
-    def step(_: jax.Array, state: tuple) -> tuple:
-        x, rest, along, size, shift = state
-        image = times(along)
-        # The first direction is r itself, and tells the size of A.
-        shift = jnp.where(shift < 0, damping * jnp.abs(dot(along, image)) / jnp.where(size > 0, size, 1), shift)
-        image = image + shift * along
-        curvature = dot(along, image)
-        length = jnp.where(curvature > 0, size / jnp.where(curvature > 0, curvature, 1), 0)
-        x, rest = x + length * along, rest - length * image
-        new = dot(rest, rest)
-        along = rest + jnp.where((size > 0) & (length > 0), new / jnp.where(size > 0, size, 1), 0) * along
-        return x, rest, along, new, shift
-
-    start = (jnp.zeros_like(right), right, right, dot(right, right), -jnp.ones((), right.dtype))
-    return repeat(products, step, start)[0]

@@ -66,11 +66,12 @@ class PFedMe(Algorithm):
 
     def complete(self, setting: Setting) -> tuple[PFedMe, str | None]:
         """η = 1/(λR), inner step 1/(𝓛'+λ)."""
-        if setting.lam is None or setting.loss is None:
+        loss = setting.loss
+        if setting.lam is None or loss is None:
             raise InputError(
                 "pFedMe's step sizes need λ and the constants of the loss: it solves the mixture objective only."
             )
-        values = stepsizes.pfedme(setting.lam, setting.loss, self.local_rounds)
+        values = stepsizes.pfedme(setting.lam, loss, self.local_rounds)
         return fill(self, {**values, "lam": setting.lam}), None
 
     def init(self, w0: Pytree) -> Pytree:

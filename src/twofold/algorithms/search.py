@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from twofold.algorithms.newton import NOISE, solve
+from twofold.algorithms.linear import solve
+from twofold.algorithms.newton import NOISE
 from twofold.tree import Pytree
 
 __all__ = ["Search", "advance", "begin", "lbfgs_direction", "shorter"]

@@ -6,7 +6,7 @@ every command prints what a function of the library gives, so that Python users 
 
 import typer
 
-from twofold.cli import demo, listing, reproduce, run, theory
+from twofold.cli import compare, demo, federation, listing, reproduce, run, sweep, theory
 from twofold.cli.base import CODES, ENVIRONMENT, show_version
 
 __all__ = ["app", "main"]
@@ -16,7 +16,6 @@ app = typer.Typer(
     help="Personalised federated learning: every client's model has a part shared by all and a part of its own.",
     epilog=f"{CODES}\n\n{ENVIRONMENT}",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -24,10 +23,22 @@ app.callback(invoke_without_command=True)(show_version)
 # In the order in which --help shows them.
 app.command(epilog=CODES)(demo.demo)
 app.command(epilog=f"{run.FORMAT}\n\n{CODES}")(run.run)
+app.command(epilog=CODES)(sweep.sweep)
+app.command(epilog=CODES)(compare.compare)
+app.command(epilog=CODES)(compare.report)
 app.command(epilog=CODES)(theory.theory)
 app.command("list", epilog=CODES)(listing.list_)
 app.command(epilog=CODES)(reproduce.reproduce)
-app.command(epilog=CODES)(reproduce.report)
+app.add_typer(federation.study_app, name="study")
+for command in (
+    federation.serve,
+    federation.status,
+    federation.key,
+    federation.check,
+    federation.join,
+    federation.model,
+):
+    app.command(epilog=federation.FEDERATION_CODES)(command)
 
 
 def main() -> None:

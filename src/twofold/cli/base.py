@@ -113,15 +113,51 @@ def show(*things: RenderableType) -> None:
         console.print(thing, markup=False) if isinstance(thing, str) else console.print(thing)
 
 
-def rich_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> Table:
-    """A table for the terminal; the columns named in `right` are aligned to the right."""
+def rich_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()
+) -> RenderableType:
+    """A table for the terminal; the columns named in `right` are aligned to the right.
+
+    Nothing is ever cut off with dots: text is broken into lines, and where the figures alone are wider than the terminal the
+    table is dealt out over several, each with the first column.
+    """
+    from rich.console import Console, Group
+
+    body = [list(row) for row in rows]
+    width = Console().width
+    widths = [max([len(name), *(len(row[i]) for row in body)]) for i, name in enumerate(columns)]
+    least = [n if name in right else min(n, 12) for n, name in zip(widths, columns, strict=True)]
+    least[0] = widths[0] if widths[0] <= width // 3 else min(widths[0], width // 3)
+    parts: list[list[int]] = [[0]]
+    for i in range(1, len(columns)):
+        if len(parts[-1]) > 1 and sum(least[j] + 2 for j in [*parts[-1], i]) + 2 > width:
+            parts.append([0])
+        parts[-1].append(i)
+    tables = [
+        _one_table(
+            title if k == 0 else "",
+            [columns[i] for i in part],
+            [[row[i] for i in part] for row in body],
+            right,
+            least[0],
+        )
+        for k, part in enumerate(parts)
+    ]
+    return tables[0] if len(tables) == 1 else Group(*tables)
+
+
+def _one_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str], first: int
+) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    table = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
     for i, column in enumerate(columns):
-        table.add_column(column, justify="right" if column in right else "left", no_wrap=i == 0)
+        figures = column in right
+        least = max([len(column), *(len(row[i]) for row in rows)]) if figures else first if i == 0 else None
+        table.add_column(Text(column), justify="right" if figures else "left", overflow="fold", min_width=least)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     return table

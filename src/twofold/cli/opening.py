@@ -25,11 +25,11 @@ def open_config(path: Path, overrides: list[str] | None, x64: bool | None, out: 
     extra += [f"run.x64={str(x64).lower()}"] if x64 is not None else []
     settings = config.load(path, extra)
     set_up_jax(settings.run.x64)
-    _notes_to_stderr()
+    notes_to_stderr()
     return settings
 
 
-def _notes_to_stderr() -> None:
+def notes_to_stderr() -> None:
     """Show theory's warnings as notes of one line."""
     from twofold.solver import TheoryWarning
 

@@ -1,4 +1,4 @@
-"""`twofold reproduce` and `twofold report`: the paper's experiments."""
+"""`twofold reproduce`: the paper's experiments."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from typing import Annotated
 
 import typer
 
-from twofold.cli.base import friendly, rich_table, set_up_jax, show
+from twofold.cli.base import friendly, set_up_jax
+from twofold.cli.compare import report_paper
 
 
 def experiment_titles() -> dict[str, str]:
     """The experiments' names, with a line on each."""
     from twofold import paper
 
-    return {name: paper.load(name).title for name in paper.available()}
+    titles = {name: paper.load(name).title for name in paper.available()}
+    return {**titles, "realdata": "All solvers by default on real data (not the paper's; not in `all`)"}
 
 
 @friendly
@@ -27,31 +29,26 @@ def reproduce(
     """Run experiments of the paper again, with the paper's settings and with theory's.
 
     Writes NAME.json, NAME.parquet and figures for each, then the page of `twofold report`, and prints its verdicts.
+
+    `realdata` is a study of our own, all solvers by default on real data: it writes realdata.json and realdata.md, and prints the page.
     """
     set_up_jax()
     from twofold import paper
 
+    if "realdata" in names:
+        _realdata(out, quick)
+        names = [name for name in names if name != "realdata"]
+        if not names:
+            return
     for path in paper.reproduce(names, out=out, quick=quick, seeds=seeds):
         typer.echo(path)
-    _report(out, None)
+    report_paper(out)
 
 
-@friendly
-def report(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that `twofold reproduce` has written.")],
-    markdown: Annotated[
-        Path | None, typer.Option(help="Write verdicts, figures and end points as Markdown, too.", metavar="FILE")
-    ] = None,
-) -> None:
-    """Make one self-contained HTML page out of a folder of results, and print its verdicts on the paper's claims."""
-    _report(folder, markdown)
+def _realdata(out: Path, quick: bool) -> None:
+    from twofold.paper import realdata
 
-
-def _report(folder: Path, markdown: Path | None) -> None:
-    from twofold.paper import judge, write, write_markdown
-
-    typer.echo(write(folder))
-    if markdown is not None:
-        typer.echo(write_markdown(folder, markdown))
-    rows = [[v.verdict, v.by_theory, v.claim] for v in judge(folder)]
-    show(rich_table("The paper's claims", ["as published", "by theory", "claim"], rows))
+    path = realdata.run(
+        out, *((["made"], ["auto", "acd", "pooled L-BFGS"]) if quick else (None, None)), tell=typer.echo
+    )
+    typer.echo(f"\n{path.read_text()}\n{path}")

@@ -54,12 +54,12 @@ x64 = true
 [output]
 folder = "runs/digits"
 """
-# rich takes [data] for markup unless it is escaped, and \b keeps the lines as they are.
-FORMAT = (
-    "\b\nA file has these sections, of which data, loss and objective are needed;\n`twofold list keys` has every key."
-    "\n\n\b\n" + EXAMPLE.replace("[", "\\[")
-)
-PARTS = {"personal": "personal models", "shared": "shared part alone", "alone": "private part alone"}
+# rich takes [data] for markup unless it is escaped. Every line is a paragraph: older versions of typer join lines.
+FORMAT = "\n\n".join(
+    ["A file has these sections, of which data, loss and objective are needed; `twofold list keys` has every key.",
+     *EXAMPLE.replace("[", "\\[").splitlines()]
+)  # fmt: skip
+PARTS = {"personal": "personal models", "only w": "only the shared part", "only β": "only the private part"}
 
 
 @friendly
@@ -110,8 +110,8 @@ def run(
     runs = settings.solve(built, progress=False if quiet else None)
     if process > 0:
         return
-    graded = _evaluate(settings, built, runs)
-    files = save(settings, runs, graded)
+    graded = evaluated(settings, built, runs)
+    files = save(settings, runs, graded, built)
     if not quiet:
         show(*_summary(settings, built, runs, graded), f"Written to {settings.folder}: {', '.join(files)}.")
     _tell_interrupted(settings, runs)
@@ -136,7 +136,7 @@ def _join(coordinator: str, processes: int, process: int) -> None:
     jax.distributed.initialize(coordinator, num_processes=processes, process_id=process)
 
 
-def _evaluate(settings: Config, built: Built, runs: Results) -> Evaluation | None:
+def evaluated(settings: Config, built: Built, runs: Results) -> Evaluation | None:
     """Every client's grade, for the first seed."""
     if not settings.output.evaluate:
         return None

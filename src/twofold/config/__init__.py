@@ -6,7 +6,8 @@ every key with its type and default. All mistakes in a file are reported at once
 
 - `glossary`: what keys mean; `options`: from a signature to the keys of a section; `sections`: these as pydantic models;
 - `mistakes`: pydantic's errors as sentences; `document`: reading and checking a file;
-- `build`: the checked file, and the problem that it describes; `output`: the folder that a run leaves behind.
+- `build`: the checked file, and the problem that it describes; `output`: the folder that a run leaves behind;
+- `sweep`: a grid of configurations over one file.
 """
 
 from twofold.config.build import Built, Config
@@ -15,8 +16,9 @@ from twofold.config.mistakes import ConfigError
 from twofold.config.options import first_sentence
 from twofold.config.output import check_folder, save
 from twofold.config.sections import PLAIN, SECTIONS, SELECTORS, ConfigKey, all_keys, grouped, model_of
+from twofold.config.sweep import Cell, check_cells, plan
 
 __all__ = [
-    "PLAIN", "SECTIONS", "SELECTORS", "Built", "Config", "ConfigError", "ConfigKey", "all_keys", "check_folder", "first_sentence",
-    "grouped", "load", "model_of", "override", "parse", "save",
+    "PLAIN", "SECTIONS", "SELECTORS", "Built", "Cell", "Config", "ConfigError", "ConfigKey", "all_keys", "check_cells",
+    "check_folder", "first_sentence", "grouped", "load", "model_of", "override", "parse", "plan", "save",
 ]  # fmt: skip

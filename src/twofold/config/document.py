@@ -12,8 +12,21 @@ from pydantic import ValidationError
 from twofold import data as data_sets
 from twofold.config.build import Config
 from twofold.config.mistakes import ConfigError, in_toml, refused, sentences
-from twofold.config.sections import DEFAULT_KIND, PLAIN, SECTIONS, SELECTORS, Run, Section, adapter, all_keys, kinds
+from twofold.config.sections import (
+    DEFAULT_KIND,
+    PLAIN,
+    SECTIONS,
+    SELECTORS,
+    RegisteredSection,
+    Run,
+    Section,
+    adapter,
+    all_keys,
+    kinds,
+    own_kind,
+)  # fmt: skip
 from twofold.errors import TwofoldError, choose_from
+from twofold.registry import find
 
 __all__ = ["load", "override", "parse"]
 
@@ -72,7 +85,7 @@ def parse(document: Mapping[str, Any], name: str = "config", home: str | Path = 
     errors = [_stray(section, document[section]) for section in document if section not in SECTIONS]
     found: dict[str, Any] = {}
     for section in SECTIONS:
-        checked = _validated(section, document, errors)
+        checked = _validated(section, document, errors, Path(home))
         if checked is not None:
             found[section] = checked
     errors += _contradictions(found)
@@ -81,7 +94,7 @@ def parse(document: Mapping[str, Any], name: str = "config", home: str | Path = 
     return Config(**found, name=name, home=Path(home), document=document)
 
 
-def _validated(section: str, document: Mapping[str, Any], errors: list[str]) -> Section | None:
+def _validated(section: str, document: Mapping[str, Any], errors: list[str], home: Path) -> Section | None:
     """A checked section, or None and what is wrong with it."""
     content = document.get(section, {})
     if not isinstance(content, dict):
@@ -89,9 +102,11 @@ def _validated(section: str, document: Mapping[str, Any], errors: list[str]) -> 
         return None
     selector = SELECTORS.get(section)
     if selector is not None:
-        content = _with_defaults(section, selector, content, document)
+        content = _with_defaults(section, selector, content, document, home)
         if content is None:
             return None
+        if isinstance(path := content.get(selector), str) and ":" in path:
+            return _of_your_own(section, selector, path, content, errors, home)
     try:
         return adapter(section).validate_python(content)
     except ValidationError as mistake:
@@ -99,24 +114,50 @@ def _validated(section: str, document: Mapping[str, Any], errors: list[str]) -> 
         return None
 
 
+def _of_your_own(
+    section: str, selector: str, path: str, content: Mapping[str, Any], errors: list[str], home: Path
+) -> Section | None:
+    """A section whose kind is the user's own, named by its module: name = "my.module:Thing"."""
+    try:
+        found: dict[str, type[RegisteredSection]] = own_kind(section, path, home)
+    except TwofoldError as mistake:
+        errors.append(f"{section}.{selector} = {in_toml(path)}: {mistake}")
+        return None
+    try:
+        return found[path].model_validate(content)
+    except ValidationError as mistake:
+        errors += sentences(section, None, {"": found[path]}, mistake)
+        return None
+
+
 def _with_defaults(
-    section: str, selector: str, content: Mapping[str, Any], document: Mapping[str, Any]
+    section: str, selector: str, content: Mapping[str, Any], document: Mapping[str, Any], home: Path
 ) -> dict[str, Any] | None:
     """The section with its kind filled in where it has a default; None if that depends on data that is not known."""
     content = dict(content)
-    if section == "data" and isinstance(content.get(selector), str):
+    if section == "data" and isinstance(content.get(selector), str) and ":" not in content[selector]:
         content[selector] = content[selector].replace("_", "-")  # the registry's names have hyphens
     if selector in content:
         return content
     if section == "partition":
         data = document.get("data")
         data = data if isinstance(data, dict) else {}
-        source = data_sets.REGISTRY.get(str(data.get("source", "")).replace("_", "-"))
+        source = _source(str(data.get("source", "")), home)
         if source is None:
             return None
         dealt = {"method": "natural"} if source.is_owned(data) else {"method": "by_labels"} | dict(source.partition)
         return dealt | content
     return {selector: DEFAULT_KIND[section]} | content if section in DEFAULT_KIND else content
+
+
+def _source(name: str, home: Path) -> data_sets.Source | None:
+    """The data set of this name; one of the user's own may be named by its module."""
+    if ":" not in name:
+        return data_sets.REGISTRY.get(name) or data_sets.REGISTRY.get(name.replace("_", "-"))
+    try:
+        return find(name, "data", home)
+    except TwofoldError:
+        return None  # [data] says what is wrong
 
 
 def _stray(name: str, content: object) -> str:

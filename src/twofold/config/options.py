@@ -77,7 +77,10 @@ def options_of(factory: Callable[..., object], skip: int = 0, kind: str = "") ->
     >>> [(option.name, option.type) for option in options_of(ridge, skip=1)]
     [('l2', <class 'float'>), ('labels', list[str])]
     """
-    hints = get_type_hints(factory.func if isinstance(factory, partial) else factory, include_extras=True)
+    try:
+        hints = get_type_hints(factory.func if isinstance(factory, partial) else factory, include_extras=True)
+    except NameError:  # a type that only type checkers can see: then a value may be anything that TOML has
+        hints = {}
     found = []
     for parameter in list(inspect.signature(factory).parameters.values())[skip:]:
         annotation, meaning = _without_text(hints.get(parameter.name, Any))

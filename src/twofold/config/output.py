@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import json
 import os
+import platform
 import shutil
+import time
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,17 +17,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.config.build import Config
+from twofold.config.build import Built, Config
 from twofold.config.mistakes import in_toml
 from twofold.errors import InputError
 from twofold.evaluate import Evaluation
 from twofold.extras import require
+from twofold.model.files import DOCUMENT
 from twofold.result import MODEL, RESULT, RESULTS, Results, delete_other_seeds
 
-__all__ = ["check_folder", "save"]
+__all__ = ["CONFIG", "check_folder", "difference", "save"]
 
 CONFIG = "config.toml"
-HISTORY_CSV, HISTORY_PARQUET, CLIENTS_CSV = "history.csv", "history.parquet", "clients.csv"
+HISTORY_CSV, HISTORY_PARQUET, CLIENTS_CSV, ABOUT = "history.csv", "history.parquet", "clients.csv", "run.json"
 
 
 def check_folder(config: Config, force: bool = False, resume: bool = False) -> None:
@@ -45,10 +49,10 @@ def check_folder(config: Config, force: bool = False, resume: bool = False) -> N
     _check_checkpoints(config, force, resume)
     if force or resume:
         return
-    difference = _difference(config)
-    if difference:
+    found = difference(config)
+    if found:
         raise InputError(
-            f"{folder} holds the results of another configuration ({difference}): name another folder, or replace them "
+            f"{folder} holds the results of another configuration ({found}): name another folder, or replace them "
             "with --force."
         )
 
@@ -70,7 +74,9 @@ def _check_checkpoints(config: Config, force: bool, resume: bool) -> None:
     shutil.rmtree(folder)
 
 
-def save(config: Config, results: Results, evaluation: Evaluation | None = None) -> list[str]:
+def save(
+    config: Config, results: Results, evaluation: Evaluation | None = None, built: Built | None = None
+) -> list[str]:
     """Write the runs, their history, every client's grade and the file itself into the file's folder; give their names.
 
     What an earlier run has left there and this one does not write is deleted.
@@ -82,7 +88,7 @@ def save(config: Config, results: Results, evaluation: Evaluation | None = None)
     else:
         results[0].save(folder)
         delete_other_seeds(folder, ())
-        files = [MODEL, RESULT]
+        files = [MODEL, *([DOCUMENT] if (folder / DOCUMENT).is_file() else []), RESULT]
     columns = _history(results, config.several)
     formats = _formats(config)
     if "csv" in formats:
@@ -97,11 +103,38 @@ def save(config: Config, results: Results, evaluation: Evaluation | None = None)
         grades = (grade.tolist() for grade in evaluation.grades.values())
         body = zip(evaluation.names, evaluation.rows.tolist(), *grades, strict=True)
         files.append(_write_csv(folder / CLIENTS_CSV, ["client", "rows", *evaluation.grades], body))
-    for name in (MODEL, RESULT, RESULTS, HISTORY_CSV, HISTORY_PARQUET, CLIENTS_CSV):
+    if built is not None:
+        (folder / ABOUT).write_text(
+            json.dumps(_about(built, evaluation), indent=1, ensure_ascii=False), encoding="utf-8"
+        )
+        files.append(ABOUT)
+    for name in (MODEL, DOCUMENT, RESULT, RESULTS, HISTORY_CSV, HISTORY_PARQUET, CLIENTS_CSV, ABOUT):
         if name not in files:
             (folder / name).unlink(missing_ok=True)
     (folder / CONFIG).write_text(str(config), encoding="utf-8")
     return [*files, CONFIG]
+
+
+def _about(built: Built, evaluation: Evaluation | None) -> dict[str, Any]:
+    """What `twofold compare` and `twofold report` say of a run that its results do not know."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    def found(name: str) -> str:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            return "source"
+
+    versions = {name: found(name) for name in ("twofold", "jax", "numpy")}
+    return {
+        "format": 1,
+        "objective": built.problem.objective.name,
+        "equation": built.problem.objective.equation,
+        "measure": None if evaluation is None else evaluation.measure,
+        "held_out": None if evaluation is None else evaluation.held_out,
+        "data": built.provenance,
+        "environment": {"python": platform.python_version(), **versions, "date": time.strftime("%Y-%m-%d %H:%M:%S %z")},
+    }
 
 
 def _formats(config: Config) -> list[str]:
@@ -123,7 +156,7 @@ def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]])
     return path.name
 
 
-def _difference(config: Config) -> str:
+def difference(config: Config) -> str:
     """What the results that are in the folder were made with and this file is not, or nothing."""
     folder = config.folder
     if not (folder / CONFIG).is_file():

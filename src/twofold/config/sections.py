@@ -21,11 +21,12 @@ from twofold.config.options import FilePath, Option, fields_of, first_sentence, 
 from twofold.data import Dataset, Source, partition
 from twofold.data.sources import Normalisation
 from twofold.objectives.base import Loss
+from twofold.registry import find
 
 __all__ = [
     "PLAIN", "SECTIONS", "SELECTORS", "AlgorithmSection", "ConfigKey", "DataSection", "LossSection",
     "ObjectiveSection", "Output", "PartitionSection", "Record", "Run", "Section", "Stop", "adapter", "all_keys",
-    "grouped", "kinds", "model_of",
+    "grouped", "kinds", "model_of", "own_kind",
 ]  # fmt: skip
 
 
@@ -223,6 +224,16 @@ def model_of(section: str, kind: str) -> type[RegisteredSection]:
     ['name', 'l2', 'intercept']
     """
     return kinds(section)[kind]
+
+
+def own_kind(section: str, path: str, home: Path) -> dict[str, type[RegisteredSection]]:
+    """The model of something of the user's own, named "my.module:Thing" in a file that lies in `home`."""
+    return {path: _own(section, path, find(path, section, home))}  # type: ignore[arg-type]
+
+
+@lru_cache
+def _own(section: str, path: str, entry: Any) -> type[RegisteredSection]:
+    return _model(section, path, entry)
 
 
 def adapter(section: str) -> TypeAdapter[Any]:

@@ -73,11 +73,13 @@ def sharp(
     *,
     sampling: Sampling = "uniform",
     lemma: Constants | None = None,
+    rows: RowSmoothness | None = None,
 ) -> SharpConstants:
     """The sharp constants of a problem with this model, in the scaled space or, with a metric, in its variables.
 
     `lemma` are the objective's own constants: without a metric its μ counts where it is larger. (The arrow contains
-    every lemma, but where there is no room for everyone's matrices only their smallest eigenvalues enter it.)
+    every lemma, but where there is no room for everyone's matrices only their smallest eigenvalues enter it.) `rows` is
+    `row_smoothness` of the same, for whoever has it already.
 
     >>> import numpy as np, twofold as tw
     >>> from twofold.curvature.model import Loss, Pull, of_terms
@@ -87,7 +89,7 @@ def sharp(
     >>> round(found.L_w, 6), round(found.L_beta, 6)
     (0.125, 1.375)
     """
-    rows = row_smoothness(model, scale, metric)
+    rows = row_smoothness(model, scale, metric) if rows is None else rows
     noise_w, noise_beta = rows.noise(model.offsets, sampling)
     L_w, L_beta = largest_w(model, scale, metric), largest_beta(model, metric)
     mu, why = arrow(model, scale, metric).smallest(), "smallest eigenvalue of the arrow matrix below ∇²F"

@@ -62,6 +62,8 @@ class Features(NamedTuple):
     x: np.ndarray
     columns: Index | None = None
     intercept: bool = False
+    row_weights: np.ndarray | None = None
+    """How much each row counts; a row enters the second moments as √weight times itself."""
 
     @property
     def width(self) -> int:
@@ -72,7 +74,8 @@ class Features(NamedTuple):
         """These rows, in float64; `rows` may have any shape."""
         x = self.x[rows]
         x = np.asarray(x if self.columns is None else x[..., self.columns], np.float64)
-        return np.concatenate([np.ones((*rows.shape, 1)), x], axis=-1) if self.intercept else x
+        x = np.concatenate([np.ones((*rows.shape, 1)), x], axis=-1) if self.intercept else x
+        return x if self.row_weights is None else x * np.sqrt(self.row_weights[rows])[..., None]
 
 
 class Blocks(NamedTuple):
@@ -391,7 +394,7 @@ def of_terms(loss: Linear, clients: Clients, terms: Sequence[Loss | Pull]) -> Bl
         for d2, f2, x2, y2 in pieces[:i]:  # Cauchy and Binet: a determinant of such a sum has only positive terms
             area = (x * y2 - x2 * y) ** 2
             det = [det[0] + f * f2 * area, det[1] + (d * f2 + f * d2) * area, det[2] + d * d2 * area]
-    features = Features(clients.x, None, loss.intercept)
+    features = Features(clients.x, None, loss.intercept, clients.row_weights)
     has_w, has_beta = (any(np.any(p[i] != 0) for p in pieces) for i in (2, 3))
     low, high = _link(loss)
     return BlockCurvature(
@@ -441,5 +444,6 @@ def _slope(loss: Linear, clients: Clients) -> Array:
     """|∂ℓ/∂score|: at most 1 for logistic, √2 for softmax; |y| at score 0 for squared."""
     if loss.link.labels is not None:
         return np.full(len(clients), 1.0 if loss.link.outputs is None else float(np.sqrt(2)))
-    squares = np.add.reduceat(np.asarray(clients.y, np.float64) ** 2, clients.offsets[:-1])
+    squares = np.asarray(clients.y, np.float64) ** 2 * (1.0 if clients.row_weights is None else clients.row_weights)
+    squares = np.add.reduceat(squares, clients.offsets[:-1])
     return np.sqrt(squares / clients.counts)

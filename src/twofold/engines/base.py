@@ -5,8 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from twofold import metrics as measure
@@ -16,7 +14,7 @@ from twofold.oracle import Program
 from twofold.problem import Problem
 from twofold.tree import Pytree
 
-__all__ = ["Engine", "Engines", "Factors", "Point", "Snapshots", "Start", "State", "length", "lengthened"]
+__all__ = ["Engine", "Factors", "Point", "Snapshots", "Start", "State", "length"]
 
 
 class State(NamedTuple):
@@ -38,23 +36,13 @@ Point = Snapshots
 Start = tuple[Pytree, Pytree]
 """The user's w, and everyone's β with a leading client axis."""
 Factors = np.ndarray
-"""(iterations, seeds, clients): what each client's message is multiplied with in the mean; zero for who is absent."""
-
-
-def lengthened(factors: Factors) -> Factors:
-    """The factors followed by zeros, up to `length` iterations.
-
-    >>> lengthened(np.ones((5, 3))).shape, lengthened(np.ones((300, 3))).shape
-    ((256, 3), (512, 3))
-    """
-    more = length(len(factors), factors[0].size) - len(factors)
-    return np.pad(factors, ((0, more), *((0, 0),) * (factors.ndim - 1)))
+"""(iterations, seeds, clients): what each client's message is multiplied by in the mean; zero for those who are absent."""
 
 
 def length(count: int, entries: int) -> int:
     """For how many iterations to draw who takes part, if `count` are wanted and each has so many entries.
 
-    A power of two, and not less than 256 unless that is a lot of memory: few lengths are few programs to compile.
+    A power of two, and not less than 256 unless that is a lot of memory: few lengths mean few programs to compile.
 
     >>> length(5, entries=3), length(5, entries=10**6)
     (256, 8)
@@ -66,54 +54,45 @@ def length(count: int, entries: int) -> int:
 class Engine(ABC):
     """All clients of all seeds of one run, advanced iteration by iteration.
 
-    Engines differ in where clients are and in how many work at a time. The iterates are the same.
+    Engines differ in where the clients are and in how many work at a time. The iterates are the same.
     """
 
     keeps: ClassVar[bool] = True
     """Whether it can keep several iterates of several seeds; if not, it runs one seed and shows its last iterate."""
+    program: Program
+    """What iterates are measured with."""
 
     def __init__(self, algorithm: Algorithm, problem: Problem, slots: int) -> None:
         self.algorithm, self.problem, self.slots = tree.cast(algorithm), problem, slots
 
-    @property
-    def program(self) -> Program:
-        """With which iterates are measured."""
-        return self.problem.program()
+    @abstractmethod
+    def first(self) -> Any:
+        """What `measure` and `fetch` look at before the first iteration, with the starting point in slot 0."""
 
     @abstractmethod
     def advance(self, k: int, count: int, slots: np.ndarray, factors: Factors | None = None) -> Any:
         """Iterations k … k+count−1; slots[i] is where all seeds' iterates k+i are kept (`self.slots`: nowhere).
 
-        Gives what `measure` and `fetch` look at. Without slots that is the state at the end.
+        Returns what `measure` and `fetch` look at. Without slots that is the state at the end.
         """
 
     @abstractmethod
     def state(self) -> State:
-        """The whole state, on the host; the same whichever engine gives it out."""
+        """The whole state, on the host, in the one form that all engines share."""
 
     @abstractmethod
     def restore(self, state: State) -> None:
-        """Go on from a state that `state` of any engine gave out."""
+        """Continue from a state that any engine's `state` returned."""
 
     @abstractmethod
     def fetch(self, snapshots: Any, slot: int, row: int) -> Point:
         """One iterate, on the host."""
 
     def wait(self) -> None:  # noqa: B027  (a hook: some engines never run ahead of the caller)
-        """Until all that was asked for is computed."""
+        """Block until everything that was asked for is computed."""
 
     def measure(
         self, metrics: dict[str, measure.Metric], snapshots: Any, index: np.ndarray
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Every metric of the snapshots at the flat (slot, seed) positions `index`, and ‖(w, β)‖² of each."""
         return measure.evaluate(metrics, self.program, snapshots, index)
-
-    def measure_point(
-        self, metrics: dict[str, measure.Metric], point: Point
-    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """The same of a point on the host."""
-        shown = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None, None], point)
-        return measure.evaluate(metrics, self.problem.program(), shown, np.zeros(1, np.int32))
-
-
-Engines = dict[str, type[Engine]]

@@ -9,16 +9,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from twofold import randomness
+from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm, Message, Plan
 from twofold.control import branch
 from twofold.engines.base import Snapshots, State
+from twofold.engines.layout import Layout
 from twofold.oracle import Member, Program, weighted_mean
 from twofold.tree import Pytree
 
 __all__ = [
-    "CAPACITY", "Iteration", "Layout", "Streams", "advance", "client_streams", "first_state", "report",
-    "serve", "step", "zeros_like_message",
+    "CAPACITY", "Iteration", "Layout", "Streams", "advance", "client_streams", "clients_of", "first_state", "mean_message",
+    "only_present", "receive_all", "receives", "report", "serve", "step",
 ]  # fmt: skip
 
 CAPACITY = 4096
@@ -32,16 +33,17 @@ class Streams(NamedTuple):
     own: tuple[jax.Array, ...]
 
 
-class Layout(NamedTuple):
-    """How the clients of a step are laid out: by default all are here, and all work at once."""
+class Iteration(NamedTuple):
+    """What all clients have in common in an iteration."""
 
-    total: Callable[[Pytree], Pytree] = lambda mean: mean  # adds up the means of clients that are elsewhere
-    turns: tuple[int, ...] | None = None  # in how many turns each bucket's clients work
+    k: jax.Array
+    plan: Plan
+    shared: Pytree
 
 
 def client_streams(key: jax.Array, stacks: tuple[Member, ...]) -> Streams:
     """The streams of one seed, derived once for the whole run."""
-    own = tuple(jax.vmap(lambda m: randomness.private(key, m))(stack.position) for stack in stacks)
+    own = tuple(jax.vmap(partial(randomness.private, key))(stack.position) for stack in stacks)
     return Streams(randomness.common(key), own)
 
 
@@ -56,18 +58,10 @@ def first_state(algorithm: Algorithm, program: Program, w: Pytree, parts: tuple[
 
 
 def report(algorithm: Algorithm, state: State, sizes: tuple[int, ...]) -> Snapshots:
-    """What the algorithm would report of a state; `sizes` are the buckets' (an empty β has no axis to tell it by)."""
+    """What the algorithm would report now; `sizes` are the buckets' (an empty β has no axis to read them from)."""
     everyone = zip(state.privates, sizes, strict=True)
     betas = tuple(jax.vmap(algorithm.personal, axis_size=size)(private) for private, size in everyone)
     return Snapshots(algorithm.model(state.shared), betas)
-
-
-class Iteration(NamedTuple):
-    """What all clients have in common in an iteration."""
-
-    k: jax.Array
-    plan: Plan
-    shared: Pytree
 
 
 def clients_of(algorithm: Algorithm, program: Program) -> Callable[..., tuple[Pytree, Message]]:
@@ -90,20 +84,27 @@ def clients_of(algorithm: Algorithm, program: Program) -> Callable[..., tuple[Py
     return jax.jit(all_clients, inline=True)
 
 
+def receives(algorithm: Algorithm) -> bool:
+    """Whether clients do anything with the new shared state; by default they do not."""
+    return type(algorithm).receive is not Algorithm.receive
+
+
 def receive_all(algorithm: Algorithm, program: Program, plan: Plan, state: State) -> State:
     """Everyone's `receive` of the new shared state."""
+    if not receives(algorithm):
+        return state
 
-    def one_client(member: Member, private: Pytree) -> Pytree:
+    def receive(member: Member, private: Pytree) -> Pytree:
         return algorithm.receive(plan, state.shared, private, program.oracle(member))
 
     everyone = zip(program.stacks, state.privates, strict=True)
-    return State(state.shared, tuple(jax.vmap(one_client)(*each) for each in everyone))
+    return State(state.shared, tuple(jax.vmap(receive)(*each) for each in everyone))
 
 
 def mean_message(
     algorithm: Algorithm, now: Iteration, shares: list[jax.Array], messages: list[Message], factors: tuple | None
 ) -> Message:
-    """Σ p_m·message_m, or where only some take part: a + Σ p_m·factor_m·(message_m − a), a being what an absent one says."""
+    """Σ p_m·message_m, or where only some take part: Σ p_m·factor_m·(message_m − a), a being what an absent client says."""
     if factors is None:
         return weighted_mean(shares, messages)
     absent = algorithm.absent(now.plan, now.shared)
@@ -123,16 +124,24 @@ def only_present(factors: tuple | None, moved: tuple[Pytree, ...], before: tuple
     return tuple(keep(*each) for each in zip(factors, moved, before, strict=True))
 
 
+def serve(algorithm: Algorithm, plan: Plan, shared: Pytree, mean: Message, some: bool) -> Pytree:
+    """The server's step; parts that are not sent are zero, whatever the clients have put there.
+
+    `some` says that only some clients took part: then `mean` is how far they are from what absent ones say.
+    """
+    if some:
+        mean = jax.tree.map(jnp.add, algorithm.absent(plan, shared), mean)
+    # One flag for each part, and a part may be a tree.
+    sent = jax.tree.map(
+        lambda flag, part: jax.tree.map(lambda leaf: jnp.where(flag, leaf, 0), part), algorithm.sends(plan), mean
+    )
+    return algorithm.server(plan, shared, sent)
+
+
 def step(
-    algorithm: Algorithm,
-    program: Program,
-    layout: Layout,
-    state: State,
-    plan: Plan,
-    own: tuple[jax.Array, ...],
-    k: jax.Array,
-    factors: tuple[jax.Array, ...] | None = None,
-) -> State:
+    algorithm: Algorithm, program: Program, layout: Layout, state: State, plan: Plan, own: tuple[jax.Array, ...],
+    k: jax.Array, factors: tuple[jax.Array, ...] | None = None,
+) -> State:  # fmt: skip
     """One iteration of all clients and the server."""
     now = Iteration(k, plan, state.shared)
     client = clients_of(algorithm, program)
@@ -140,55 +149,28 @@ def step(
     def work(stacks: tuple, privates: tuple, own: tuple, factors: tuple | None) -> tuple[tuple, Message]:
         """The new private states of these clients, and their part of the mean message."""
         everyone = list(zip(stacks, privates, own, strict=True))
-        shares = [stack.share for stack in stacks]
-        if not algorithm.may_skip_messages:
-            # Called once: XLA would not see that two calls with a loop of local steps inside are the same.
-            moved, messages = zip(*(client(now, *each) for each in everyone), strict=True)
-            mean = mean_message(algorithm, now, shares, list(messages), factors)
-            return only_present(factors, moved, privates), mean
-        # Called twice, of which XLA makes one: where messages are skipped, nothing writes or reads one for each client.
-        moved = tuple(client(now, *each)[0] for each in everyone)
+        moved, messages = zip(*(client(now, *each) for each in everyone), strict=True)
 
         def speak() -> Message:
-            return mean_message(algorithm, now, shares, [client(now, *each)[1] for each in everyone], factors)
+            if algorithm.may_skip_messages:
+                # A second call, of which XLA makes one with the first: nothing is written for messages that are skipped.
+                # (Two calls with a loop of local steps inside it would not recognise as the same.)
+                spoken = [client(now, *each)[1] for each in everyone]
+            else:
+                spoken = list(messages)
+            return mean_message(algorithm, now, [stack.share for stack in stacks], spoken, factors)
 
-        mean = speak_if_sent(algorithm, plan, speak)
+        if algorithm.may_skip_messages:
+            sent = reduce(jnp.logical_or, jax.tree.leaves(algorithm.sends(plan)))
+            mean = branch(sent, speak, lambda: tree.zeros(jax.eval_shape(speak)))
+        else:
+            mean = speak()
         return only_present(factors, moved, privates), mean
 
-    if layout.turns is None:
-        privates, mean = work(program.stacks, state.privates, own, factors)
-    else:
-        privates, mean = in_turns(work, layout.turns, program.stacks, state.privates, own, factors)
+    everyone = (program.stacks, state.privates, own, factors)
+    privates, mean = work(*everyone) if layout.turns is None else in_turns(work, layout.turns, *everyone)
     shared = serve(algorithm, plan, state.shared, layout.total(mean), some=factors is not None)
     return receive_all(algorithm, program, plan, State(shared, privates))
-
-
-def serve(algorithm: Algorithm, plan: Plan, shared: Pytree, mean: Message, some: bool) -> Pytree:
-    """The server's step; parts that are not sent are zero, whatever clients have put there.
-
-    `some` says that only some clients took part: then `mean` is what they moved away from what absent ones say.
-    """
-    if some:
-        mean = jax.tree.map(jnp.add, algorithm.absent(plan, shared), mean)
-    parts = zip(algorithm.sends(plan), mean, strict=True)
-    sent = [jax.tree.map(lambda leaf, flag=flag: jnp.where(flag, leaf, 0), part) for flag, part in parts]
-    return algorithm.server(plan, shared, rebuilt(mean, sent))
-
-
-def rebuilt(like: Message, parts: list[Pytree]) -> Message:
-    """A message of the same type with other parts."""
-    return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
-
-
-def speak_if_sent(algorithm: Algorithm, plan: Plan, speak: Callable[[], Message]) -> Message:
-    """The mean message where anything is sent, else zeros, without computing it."""
-    sent = reduce(jnp.logical_or, jax.tree.leaves(algorithm.sends(plan)))
-    return branch(sent, speak, lambda: zeros_like_message(speak))
-
-
-def zeros_like_message(speak: Callable[[], Message]) -> Message:
-    """Zeros of the shape of a message."""
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(speak))
 
 
 def in_turns(work: Callable, turns: tuple[int, ...], *everyone: tuple | None) -> tuple[tuple, Message]:

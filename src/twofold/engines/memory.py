@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import Literal, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from twofold import kernels, randomness
-from twofold.algorithms.base import Algorithm, Footprint
+from twofold import kernels
+from twofold.algorithms.base import Footprint
+from twofold.engines.schedule import Schedule
 from twofold.errors import InputError
 from twofold.problem import Problem
 from twofold.tree import Pytree
 
-__all__ = ["Need", "Place", "choose_chunk", "fits", "free", "need", "turns"]
+__all__ = ["Need", "Place", "choose_chunk", "fits", "free", "has_long_turns", "need", "turns"]
 
 Place = Literal["device", "host", "disk"]
 """Where private states are kept while other clients are at work."""
@@ -33,17 +32,16 @@ CHUNK = 1 << 23
 SPREAD = 1 << 21
 """Bytes that all clients at work would need, from which on they had better take turns on a CPU."""
 LOOKED_AT = 256
-"""Iterations after the first, by whose coins it is judged how many a method has between two rounds."""
+"""Iterations after the first, whose coins tell how much a client does between two rounds."""
 
 
 class Need(NamedTuple):
-    """Bytes: everybody's data and private state, and per client what an iteration needs besides, and what a turn touches."""
+    """Bytes: everybody's data and private state, and what an iteration needs besides for each client."""
 
     clients: int
     data: int
     state: int
     working: int
-    turn: int = 0
 
     def at_once(self, chunk: int, seeds: int = 1) -> int:
         """Everything on the device, `chunk` clients of each seed at work."""
@@ -72,36 +70,29 @@ def in_words(count: float) -> str:
     return f"{count:,.3g} TB"
 
 
-def need(algorithm: Algorithm, problem: Problem, shapes: Footprint) -> Need:
+def need(problem: Problem, shapes: Footprint) -> Need:
     """What a run of one seed needs; nothing is computed for it."""
-    member, counts = problem.abstract_member, problem.clients.counts
-    rows = sum(len(p) * int(counts[p].max()) for p in problem.positions)
+    counts, member = problem.clients.counts, problem.abstract_member
     row = _nbytes((member.x, member.y)) // member.capacity
-    state, parameters = _nbytes(shapes.private), _nbytes(problem.abstract_start)
+    rows = sum(len(p) * int(counts[p].max()) for p in problem.positions)
+    state = _nbytes(shapes.private)
     # The new state, the message, and what a gradient takes: the point where it is taken, itself, and one more of each.
-    working = state + _nbytes(shapes.message) + 2 * parameters
-    used = float(np.mean(counts))
-    rounds, evaluated = (float(n) for n in _coming(algorithm, used))
-    rounds = rounds or LOOKED_AT  # a method that sends nothing may be recorded every time
+    working = state + _nbytes(shapes.message) + 2 * _nbytes(problem.abstract_start)
+    return Need(problem.M, rows * row, state * problem.M, working)
+
+
+def has_long_turns(schedule: Schedule, found: Need) -> bool:
+    """Whether a client touches so much memory between two rounds that its turn is worth a call of its own."""
+    algorithm, problem = schedule.algorithm, schedule.problem
+    row = found.data / sum(len(p) * int(problem.clients.counts[p].max()) for p in problem.positions)
+    course = schedule.ahead(0, LOOKED_AT + 1)
+    sent, of_w, of_beta = (float(total[0, -1] - total[0, 1]) for total in (course.rounds, *course[2:]))
+    rounds = sent or LOOKED_AT  # a method that sends nothing may be recorded every time
     # Local steps take a batch each; where messages may be skipped, each iteration asks for a few gradients, rarely a full one.
-    batches = evaluated / (getattr(algorithm, "batch", None) or used)
+    batches = (of_w + of_beta) / (getattr(algorithm, "batch", None) or float(np.mean(problem.clients.counts)))
     gradients = 4 * LOOKED_AT if algorithm.may_skip_messages else batches
-    turn = (evaluated * row + gradients * 4 * parameters) / rounds
-    return Need(problem.M, rows * row, state * problem.M, working, int(turn))
-
-
-@jax.jit
-def _coming(algorithm: Algorithm, rows: float) -> tuple[jax.Array, jax.Array]:
-    """Rounds in the iterations that are looked at, and rows that a client evaluates in them."""
-    stream = randomness.common(randomness.root(0))
-
-    def of_iteration(k: jax.Array) -> tuple[jax.Array, jax.Array]:
-        plan = algorithm.plan(stream, k)
-        speaks = reduce(jnp.logical_or, jax.tree.leaves(algorithm.sends(plan)))
-        return speaks, jnp.asarray(sum(algorithm.evaluations(plan, rows)), jnp.result_type(float))
-
-    speaks, evaluated = jax.vmap(of_iteration)(jnp.arange(1, LOOKED_AT + 1, dtype=jnp.int32))
-    return jnp.sum(speaks), jnp.sum(evaluated)
+    touched = (of_w + of_beta) * row + gradients * 4 * _nbytes(problem.abstract_start)
+    return touched / rounds >= LONG_TURN
 
 
 def _nbytes(x: Pytree) -> int:

@@ -1,5 +1,8 @@
 """Client by client, on unpadded data, with nothing but messages between the two sides.
 
+The client of this engine is also the client of a real federation (`twofold.federation.node`), which keeps it on a disk and
+takes it from one message to the next in one compiled program.
+
 Each client is an object that holds its own data and private state; the server holds the shared state. Per iteration a
 client hands over only the parts of its message that `sends` names, as arrays, and gets back the server's mean of those same
 parts. Iterations in which nothing is sent are replayed by everyone alone. It is slow, it counts what really happens, and its
@@ -8,7 +11,8 @@ errors name the client.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,14 +21,13 @@ import numpy as np
 from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm, Message, Plan
 from twofold.engines.base import Engine, Factors, Point, Snapshots, Start, State
-from twofold.engines.loop import rebuilt
 from twofold.errors import ContractError
 from twofold.oracle import Member, Oracle, Program, Sample
 from twofold.problem import Problem
 from twofold.randomness import Key
 from twofold.tree import Pytree
 
-__all__ = ["ClientSide", "CountingOracle", "Messages", "Packet", "ServerSide", "pack", "unpack"]
+__all__ = ["ClientSide", "CountingOracle", "Messages", "Packet", "ServerSide", "Turn", "mean_of", "pack", "unpack"]
 
 Packet = list[np.ndarray]
 """The arrays of those parts of a message that are sent."""
@@ -40,6 +43,11 @@ class CountingOracle:
         self.count, self.weight = int(self._member.count), self._member.weight
         self.scale, self.capacity, self.position = self._oracle.scale, self._oracle.capacity, m
         self.evaluated_w = self.evaluated_beta = 0
+
+    @property
+    def compiled(self) -> tuple[Program, Member]:
+        """What a compiled program makes its oracle of."""
+        return self._program._replace(stacks=(), proof=None), self._member
 
     def sample(self, key: Key, size: int | None, uniform: bool = False) -> Sample | None:
         """See `Oracle.sample`."""
@@ -109,15 +117,29 @@ def _compute(method: str, objective: Any, variables: Any, member: Member, *argum
 _gradient = jax.jit(_compute, static_argnums=0)
 
 
-class ClientSide:
-    """One client: its data, its private state, its own copy of the shared state, its own random stream."""
+class Turn(NamedTuple):
+    """What a client does between two messages: the states (shared, private) on its way, and the new message."""
 
-    def __init__(self, algorithm: Algorithm, problem: Problem, m: int, seed: int, w: Pytree, beta: Pytree) -> None:
+    finished: tuple[Pytree, Pytree]  # after the iteration of the last message
+    settled: tuple[Pytree, Pytree]  # before the iteration of the new one
+    begun: Pytree  # the private state once the new message is made
+    message: Message
+
+
+class ClientSide:
+    """One client: its data, its private state, its own copy of the shared state, its own random stream.
+
+    With a `salt`, only who knows it can tell which rows this client draws.
+    """
+
+    def __init__(
+        self, algorithm: Algorithm, problem: Problem, m: int, seed: int, w: Pytree, beta: Pytree, salt: bytes = b""
+    ) -> None:
         self.name = problem.clients.names[m]
         self._algorithm = algorithm
         self._oracle = CountingOracle(problem, m)
         key = randomness.root(seed)
-        self._common, self._own = randomness.common(key), randomness.private(key, m)
+        self._common, self._own = randomness.common(key), randomness.salted(randomness.private(key, m), salt)
         self.shared = algorithm.init(w)
         self.private = algorithm.init_private(w, beta, self._oracle)
         self._plan: Plan = None
@@ -145,6 +167,21 @@ class ClientSide:
         if present:
             self.private = self._algorithm.receive(self._plan, self.shared, self.private, self._oracle)
 
+    def turn(self, k: int, mean: Message, t: int) -> Turn:
+        """From the message of iteration k (−1: none yet) to that of t, as one compiled program; nothing here changes.
+
+        Iteration k is finished with its mean, the silent ones in between are done alone, and t is begun.
+        """
+        program, member = self._oracle.compiled
+        times = jnp.int32(k), jnp.int32(t)
+        return _turn(self._algorithm, program, member, self._common, self._own, *times, self.shared, self.private, mean)
+
+    def value(self, shared: Pytree, private: Pytree) -> float:
+        """This client's own loss f_m at some states."""
+        w, beta = self._algorithm.model(shared), self._algorithm.personal(private)
+        program, member = self._oracle.compiled
+        return float(_gradient("value", program.objective, program.variables, member, w, beta, None))
+
     def personal(self) -> Pytree:
         """This client's β: for the experimenter's eyes, not for the server's."""
         return self._algorithm.personal(self.private)
@@ -153,6 +190,48 @@ class ClientSide:
     def evaluated(self) -> tuple[int, int]:
         """Single-row gradients really evaluated, in w and in β."""
         return self._oracle.evaluated_w, self._oracle.evaluated_beta
+
+
+@jax.jit
+def _turn(
+    algorithm: Algorithm, program: Program, member: Member, common: jax.Array, own: jax.Array, k: jax.Array,
+    t: jax.Array, shared: Pytree, private: Pytree, mean: Message,
+) -> Turn:  # fmt: skip
+    """See `ClientSide.turn`; k and t are data, so nothing compiles again."""
+    oracle = program.oracle(member)
+
+    def finish(plan: Plan, state: tuple[Pytree, Pytree], mean: Message) -> tuple[Pytree, Pytree]:
+        after = algorithm.server(plan, state[0], mean)
+        return after, algorithm.receive(plan, after, state[1], oracle)
+
+    def alone(i: jax.Array, state: tuple[Pytree, Pytree]) -> tuple[Pytree, Pytree]:
+        plan = algorithm.plan(common, i)
+        moved, message = algorithm.client(plan, *state, oracle, randomness.of(own, i))
+        return finish(plan, (state[0], moved), tree.zeros(message))
+
+    before = (shared, private)
+    finished = jax.lax.cond(
+        k >= 0, lambda: finish(algorithm.plan(common, k), before, mean), lambda: tree.arrays(before)
+    )
+    settled = jax.lax.fori_loop(k + 1, t, alone, finished)
+    now, mine = settled
+    begun, message = algorithm.client(algorithm.plan(common, t), now, mine, oracle, randomness.of(own, t))
+    return Turn(finished, settled, begun, message)
+
+
+@jax.jit
+def _serve(
+    algorithm: Algorithm, common: jax.Array, k: jax.Array, t: jax.Array, shared: Pytree, mean: Message
+) -> Pytree:
+    """The shared state from iteration k, finished with its mean, through silent ones up to t."""
+
+    def alone(i: jax.Array, shared: Pytree) -> Pytree:
+        return algorithm.server(algorithm.plan(common, i), shared, tree.zeros(mean))
+
+    after = jax.lax.cond(
+        k >= 0, lambda: algorithm.server(algorithm.plan(common, k), shared, mean), lambda: tree.arrays(shared)
+    )
+    return jax.lax.fori_loop(k + 1, t, alone, after)
 
 
 def pack(sends: Message, message: Message) -> Packet:
@@ -166,11 +245,11 @@ def pack(sends: Message, message: Message) -> Packet:
 def unpack(sends: Message, shape: Message, packet: Packet) -> Message:
     """A whole message from its sent parts; the others are zero."""
     arrays = iter(packet)
-    parts = [
-        jax.tree.map(lambda leaf: jnp.asarray(next(arrays)), part) if bool(flag) else jax.tree.map(jnp.asarray, part)
-        for flag, part in zip(sends, shape, strict=True)
-    ]
-    return rebuilt(shape, parts)
+
+    def part_of(flag: jax.Array, zeros: Pytree) -> Pytree:
+        return jax.tree.map(lambda leaf: jnp.asarray(next(arrays) if bool(flag) else leaf), zeros)
+
+    return jax.tree.map(part_of, sends, shape)
 
 
 class ServerSide:
@@ -187,26 +266,31 @@ class ServerSide:
         here = sorted(packets)
         weights = self._weights[np.array(here, int)]
         if factors is None:
-            return [_mean(weights, leaves) for leaves in zip(*(packets[m] for m in here), strict=True)]
+            return [mean_of(weights, leaves) for leaves in zip(*(packets[m] for m in here), strict=True)]
         plan = self._algorithm.plan(self._common, jnp.int32(k))
         absent = pack(self._algorithm.sends(plan), self._algorithm.absent(plan, self.shared))
         weights = weights * jnp.asarray(factors[here], weights.dtype)
         moves = [[leaf - a for leaf, a in zip(packets[m], absent, strict=True)] for m in here]
         if not here:
             return absent
-        return [a + _mean(weights, leaves) for a, leaves in zip(absent, zip(*moves, strict=True), strict=True)]
+        return [a + mean_of(weights, leaves) for a, leaves in zip(absent, zip(*moves, strict=True), strict=True)]
 
     def finish(self, k: int, packet: Packet, shape: Message) -> None:
         """Keep the shared state in step."""
         plan = self._algorithm.plan(self._common, jnp.int32(k))
         self.shared = self._algorithm.server(plan, self.shared, unpack(self._algorithm.sends(plan), shape, packet))
 
+    def turn(self, k: int, mean: Message, t: int) -> None:
+        """Finish iteration k with its mean (−1: there is none yet), and go on to t through silent ones, in one program."""
+        self.shared = _serve(self._algorithm, self._common, jnp.int32(k), jnp.int32(t), self.shared, mean)
+
     def model(self) -> Pytree:
         """The (scaled) w."""
         return self._algorithm.model(self.shared)
 
 
-def _mean(weights: jax.Array, leaves: tuple[np.ndarray, ...]) -> np.ndarray:
+def mean_of(weights: jax.Array, leaves: Sequence[np.ndarray]) -> np.ndarray:
+    """Σ p_m x_m, in client order."""
     return np.asarray(jnp.tensordot(weights, jnp.stack(leaves), axes=1))
 
 
@@ -249,13 +333,12 @@ class Messages(Engine):
 
     def __init__(self, algorithm: Algorithm, problem: Problem, seeds: list[int], start: Start, slots: int) -> None:
         super().__init__(algorithm, problem, slots)
-        self._program = problem.program()
+        self.program: Program = problem.program()
         self.runs = [_OneSeed(self.algorithm, problem, seed, start) for seed in seeds]
 
-    @property
-    def program(self) -> Program:
-        """See `Engine.program`."""
-        return self._program
+    def first(self) -> Snapshots:
+        """See `Engine.first`."""
+        return self._kept({0: _stacked([self._report(run) for run in self.runs])})
 
     def advance(self, k: int, count: int, slots: np.ndarray, factors: Factors | None = None) -> Snapshots | None:
         """See `Engine.advance`; None when no iterate was to be kept."""
@@ -265,9 +348,11 @@ class Messages(Engine):
                 run.step(k + i, None if factors is None else factors[i, row])
             if slots[i] < max(self.slots, 1):
                 taken[int(slots[i])] = _stacked([self._report(run) for run in self.runs])
-        if not taken:
-            return None
-        blank = jax.tree.map(jnp.zeros_like, next(iter(taken.values())))
+        return self._kept(taken) if taken else None
+
+    def _kept(self, taken: dict[int, Snapshots]) -> Snapshots:
+        """The iterates by slot; zeros where there is none."""
+        blank = tree.zeros(next(iter(taken.values())))
         return _stacked([taken.get(slot, blank) for slot in range(max(self.slots, 1))])
 
     def fetch(self, snapshots: Snapshots, slot: int, row: int) -> Point:

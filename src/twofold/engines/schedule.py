@@ -52,7 +52,7 @@ class Schedule:
     def __init__(
         self, algorithm: Algorithm, problem: Problem, parts: tuple[int, ...], seeds: list[int], opening: int = 0
     ) -> None:
-        self.algorithm, self._parts = algorithm, np.array(parts, np.int64)
+        self.algorithm, self.problem, self._parts = algorithm, problem, np.array(parts, np.int64)
         self._common = jnp.stack([randomness.common(randomness.root(seed)) for seed in seeds])
         self._rows = float(np.mean(problem.clients.counts))
         self._blocks = np.array([problem.has_shared, problem.has_private])  # nothing is evaluated in an empty one

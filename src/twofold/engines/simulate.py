@@ -1,8 +1,11 @@
 """All clients at once: vmap over clients, one compiled loop over iterations, many seeds in lock step.
 
-Iterates that are to be recorded are kept in slots on the device and measured together afterwards, since a metric of many
-iterates at once is a matrix product where one at a time is a matrix-vector one.
+Iterates that are to be recorded are kept in slots on the device and measured together afterwards, because a metric of many
+iterates at once is a matrix product, where one at a time is a matrix-vector product.
 """
+
+# pyright: reportArgumentType=false
+# (Partition specs stand where arrays do in the same NamedTuples.)
 
 from __future__ import annotations
 
@@ -11,70 +14,90 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from twofold import kernels, randomness, tree
 from twofold import metrics as measure
 from twofold.algorithms.base import Algorithm
-from twofold.engines.base import Engine, Factors, Point, Snapshots, Start, State, lengthened
-from twofold.engines.loop import CAPACITY, Layout, Streams, advance, client_streams, first_state, report
-from twofold.oracle import Member, Program
+from twofold.engines.base import Engine, Factors, Point, Snapshots, Start, State, length
+from twofold.engines.layout import AXIS, Layout, P
+from twofold.engines.loop import CAPACITY, Streams, advance, client_streams, first_state, report
+from twofold.oracle import Program
 from twofold.problem import Problem
+from twofold.tree import Pytree
 
-__all__ = ["Simulate", "SimulateGroups", "padded"]
+__all__ = ["Simulate", "SimulateGroups"]
 
 
 class Simulate(Engine):
-    """All clients of all seeds of one run on one device."""
+    """All clients of all seeds of one run: on one device, or, with another layout, on several (see `Sharded`)."""
 
-    def __init__(self, algorithm: Algorithm, problem: Problem, seeds: list[int], start: Start, slots: int) -> None:
+    def __init__(
+        self, algorithm: Algorithm, problem: Problem, seeds: list[int], start: Start, slots: int, *,
+        layout: Layout = Layout(),  # noqa: B008  (a tuple)
+    ) -> None:  # fmt: skip
         super().__init__(algorithm, problem, slots)
-        self._many = len(seeds) > 1
-        self._program = problem.program()
-        keys = jnp.stack([randomness.root(seed) for seed in seeds])
-        self._streams = _streams(keys if self._many else keys[0], problem.stacks, self._many)
-        w, beta = tree.cast(start)
-        first = _first(self.algorithm, self._program, w, problem.split(beta))
-        self._state = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], len(seeds), 0), first) if self._many else first
-        shape = jax.eval_shape(_show, self.algorithm, first, self._sizes)
-        lead = (slots + 1, len(seeds)) if self._many else (slots + 1,)
-        self._buffer = jax.tree.map(lambda leaf: jnp.zeros((*lead, *leaf.shape), leaf.dtype), shape) if slots else None
+        self._layout, self._many = layout, len(seeds) > 1
+        self._sizes = tuple(len(positions) for positions in problem.positions)
+        keys = np.stack([np.asarray(randomness.root(seed)) for seed in seeds])
+        keys, (w, beta) = keys if self._many else keys[0], tree.cast(start)
+        parts = problem.split(beta)
+        if layout.mesh is None:
+            self.program = problem.program()
+        else:
+            plain = problem.program(*layout.put(layout.filled(problem.host_stacks), P(AXIS)))
+            objective, variables, proof = layout.put((plain.objective, plain.variables, plain.proof), P())
+            self.program = Program(objective, variables, plain.stacks, proof)
+            self.algorithm, keys, w = layout.put((self.algorithm, keys, w), P())
+            parts = layout.put(layout.filled(jax.tree.map(np.asarray, parts)), P(AXIS))
+        self._streams, self._state, self._buffer = _begin(
+            self.algorithm, self.program, keys, w, parts, layout=layout, seeds=len(seeds), slots=slots
+        )
 
-    @property
-    def _sizes(self) -> tuple[int, ...]:
-        return tuple(len(positions) for positions in self.problem.positions)
-
-    @property
-    def program(self) -> Program:
-        """See `Engine.program`."""
-        return self._program
+    def first(self) -> Snapshots:
+        """See `Engine.first`."""
+        if self._buffer is None:
+            shown = _show(self.algorithm, self.program, self._state, layout=self._layout)
+            return jax.tree.map(lambda leaf: leaf[None, None], shown)
+        return self._buffer if self._many else jax.tree.map(lambda leaf: leaf[:, None], self._buffer)
 
     def advance(self, k: int, count: int, slots: np.ndarray, factors: Factors | None = None) -> Snapshots:
         """See `Engine.advance`."""
-        mine = self._factors(factors)
+        mine = None if factors is None else self._factors(factors)
+        capacity = CAPACITY if factors is None else length(len(factors), factors[0].size)
+        where = np.full(capacity, self.slots, np.int32)
+        where[: len(slots)] = slots
         self._state, self._buffer = _advance(
-            self.algorithm, self._program, self._state, self._buffer, self._streams, jnp.int32(k), jnp.int32(count),
-            padded(slots, self.slots, CAPACITY if mine is None else len(mine[0])), mine, many=self._many,
+            self.algorithm, self.program, self._state, self._buffer, self._streams, np.int32(k), np.int32(count), where,
+            mine, layout=self._layout, many=self._many,
         )  # fmt: skip
-        if self._buffer is None:
-            return jax.tree.map(lambda leaf: leaf[None, None], _show(self.algorithm, self._state, self._sizes))
-        return self._buffer if self._many else jax.tree.map(lambda leaf: leaf[:, None], self._buffer)
+        if self._layout.mesh is not None:
+            # On CPUs, programs with collectives must not queue up: their threads can wait for each other for ever.
+            jax.block_until_ready(self._state)
+        return self.first()
 
-    def _factors(self, factors: Factors | None) -> tuple[jax.Array, ...] | None:
-        """Each bucket's (iterations, seeds, clients), without the axis of seeds where there is one."""
-        if factors is None:
-            return None
-        mine = lengthened(factors if self._many else factors[:, 0])
-        return tuple(jnp.asarray(mine[..., positions], jnp.result_type(float)) for positions in self.problem.positions)
+    def _factors(self, factors: Factors) -> tuple[ArrayLike, ...]:
+        """Each bucket's (iterations, seeds, clients), followed by zeros, without the axis of seeds where there is only one."""
+        more = length(len(factors), factors[0].size) - len(factors)
+        mine = np.pad(factors if self._many else factors[:, 0], ((0, more), *((0, 0),) * (1 + self._many)))
+        parts = tuple(mine[..., p].astype(np.dtype(jnp.result_type(float))) for p in self.problem.positions)
+        if self._layout.mesh is None:
+            return parts
+        return self._layout.put(self._layout.filled(parts, axis=-1), P(*(None,) * (1 + self._many), AXIS))
 
     def state(self) -> State:
         """See `Engine.state`."""
-        state = jax.tree.map(np.array, self._state)  # copies: the next call may write over what is there
-        return state if self._many else jax.tree.map(lambda leaf: leaf[None], state)
+        shared, privates = self._on_host(self._state, axis=int(self._many))
+        return State(shared, privates) if self._many else jax.tree.map(lambda a: a[None], State(shared, privates))
 
     def restore(self, state: State) -> None:
         """See `Engine.restore`."""
-        mine = state if self._many else jax.tree.map(lambda leaf: leaf[0], state)
-        self._state = jax.tree.map(jnp.array, mine)
+        mine, layout = state if self._many else jax.tree.map(lambda leaf: leaf[0], state), self._layout
+        if layout.mesh is None:
+            self._state = jax.tree.map(jnp.array, mine)
+            return
+        privates = layout.put(layout.filled(mine.privates, int(self._many)), P(*(None,) * self._many, AXIS))
+        self._state = State(layout.put(mine.shared, P()), privates)
 
     def wait(self) -> None:
         """See `Engine.wait`."""
@@ -82,27 +105,23 @@ class Simulate(Engine):
 
     def fetch(self, snapshots: Snapshots, slot: int, row: int) -> Point:
         """See `Engine.fetch`."""
-        return jax.tree.map(np.asarray, _pick(snapshots, np.int32(slot), np.int32(row)))
+        return Snapshots(*self._on_host(_pick(snapshots, np.int32(slot), np.int32(row)), axis=0))
 
-    def measure_point(
-        self, metrics: dict[str, measure.Metric], point: Point
-    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """See `Engine.measure_point`; shaped like all other snapshots, so that metrics compile only once."""
-        if self._buffer is None:
-            return super().measure_point(metrics, point)
-
-        def alone(buffer: jax.Array, leaf: np.ndarray) -> jax.Array:
-            shape = buffer.shape if self._many else (buffer.shape[0], 1, *buffer.shape[1:])
-            return jnp.zeros(shape, buffer.dtype).at[0].set(jnp.asarray(leaf))
-
-        return self.measure(metrics, jax.tree.map(alone, self._buffer, point), np.zeros(1, np.int32))
+    def _on_host(self, pair: tuple[Pytree, tuple[Pytree, ...]], axis: int) -> tuple[Pytree, tuple[Pytree, ...]]:
+        """Copies of something shared and of each bucket's own, without the clients that only fill up a layout."""
+        if self._layout.mesh is None:
+            return jax.tree.map(np.array, tuple(pair))
+        shared, parts = jax.tree.map(np.array, self._layout.gathered(tuple(pair)))
+        real = [
+            jax.tree.map(lambda a, n=n: a.take(np.arange(n), axis), x) for x, n in zip(parts, self._sizes, strict=True)
+        ]
+        return shared, tuple(real)
 
 
 class SimulateGroups(Engine):
     """Many seeds on several cores: a simulation of equally many seeds for each core, side by side.
 
-    XLA runs the chain of small operations that an iteration of a small problem is on one core. Snapshots are lists of the
-    groups' own.
+    XLA runs the chain of small operations in an iteration of a small problem on one core. Snapshots are lists of the groups' own.
     """
 
     def __init__(
@@ -114,14 +133,15 @@ class SimulateGroups(Engine):
         self._groups = [Simulate(algorithm, problem, seeds[i : i + self._size], start, slots) for i in cuts]
         self._threads = kernels.Threads(groups)
 
-    def _of_group(self, g: int) -> slice:
-        return slice(g * self._size, (g + 1) * self._size)
+    def first(self) -> list[Snapshots]:
+        """See `Engine.first`."""
+        return [group.first() for group in self._groups]
 
     def advance(self, k: int, count: int, slots: np.ndarray, factors: Factors | None = None) -> list[Snapshots]:
         """See `Engine.advance`."""
 
         def of_group(g: int) -> Snapshots:
-            mine = None if factors is None else factors[:, self._of_group(g)]
+            mine = None if factors is None else factors[:, g * self._size : (g + 1) * self._size]
             return self._groups[g].advance(k, count, slots, mine)
 
         return self._threads.map(of_group, range(len(self._groups)))
@@ -133,7 +153,7 @@ class SimulateGroups(Engine):
     def restore(self, state: State) -> None:
         """See `Engine.restore`."""
         for g, group in enumerate(self._groups):
-            group.restore(jax.tree.map(lambda leaf, g=g: leaf[self._of_group(g)], state))
+            group.restore(jax.tree.map(lambda leaf, g=g: leaf[g * self._size : (g + 1) * self._size], state))
 
     def wait(self) -> None:
         """See `Engine.wait`."""
@@ -161,34 +181,63 @@ class SimulateGroups(Engine):
         values = {name: np.concatenate([part[name] for part, _ in found])[order] for name in metrics}
         return values, np.concatenate([sizes for _, sizes in found])[order]
 
-    def measure_point(
-        self, metrics: dict[str, measure.Metric], point: Point
-    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """See `Engine.measure_point`."""
-        return self._groups[0].measure_point(metrics, point)
+
+# --- compiled once for all runs of one shape and layout -----------------------------------------------------------------
+
+_PROGRAM = Program(P(), P(), P(AXIS), P())
 
 
-def padded(slots: np.ndarray, nowhere: int, capacity: int) -> jax.Array:
-    """Slots for as many iterations as a call can take."""
-    out = np.full(capacity, nowhere, np.int32)
-    out[: len(slots)] = slots
-    return jnp.asarray(out)
+def _dealt_out(many: bool) -> tuple[Streams, State, Snapshots]:
+    """Which axes of the streams, the states and the buffer belong to clients."""
+    each = (None,) * many
+    return Streams(P(), P(*each, AXIS)), State(P(), P(*each, AXIS)), Snapshots(P(), P(None, *each, AXIS))
 
 
-@partial(jax.jit, static_argnums=2)
-def _streams(keys: jax.Array, stacks: tuple[Member, ...], many: bool) -> Streams:
-    return jax.vmap(lambda key: client_streams(key, stacks))(keys) if many else client_streams(keys, stacks)
+def _sizes(program: Program) -> tuple[int, ...]:
+    return tuple(len(stack.count) for stack in program.stacks)
 
 
-@jax.jit
-def _first(algorithm: Algorithm, program: Program, w: object, parts: tuple) -> State:
-    return first_state(algorithm, program, *program.inward(w, parts))
+@partial(jax.jit, static_argnames=("layout", "seeds", "slots"))
+def _begin(
+    algorithm: Algorithm, program: Program, keys: jax.Array, w: Pytree, parts: tuple[Pytree, ...], *, layout: Layout,
+    seeds: int, slots: int,
+) -> tuple[Streams, State, Snapshots | None]:  # fmt: skip
+    """The streams, everyone's first state, and the buffer with the starting point in its first slot."""
+    many = seeds > 1
+
+    def begin(algorithm: Algorithm, program: Program, keys: jax.Array, w: Pytree, parts: tuple) -> tuple:
+        draw = partial(client_streams, stacks=program.stacks)
+        state = first_state(algorithm, program, *program.inward(w, parts))
+        shown = report(algorithm, state, _sizes(program))
+        if many:
+            state, shown = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], seeds, 0), (state, shown))
+        buffer = jax.tree.map(lambda leaf: jnp.zeros((slots + 1, *leaf.shape), leaf.dtype).at[0].set(leaf), shown)
+        return jax.vmap(draw)(keys) if many else draw(keys), state, buffer if slots else None
+
+    streams, state, buffer = _dealt_out(many)
+    given = (P(), _PROGRAM, P(), P(), P(AXIS))
+    return layout.mapped(begin, given, (streams, state, buffer if slots else None))(algorithm, program, keys, w, parts)
 
 
-_show = partial(jax.jit, static_argnums=2)(report)
-_advance = partial(jax.jit, static_argnames=("many", "layout"), donate_argnums=(2, 3))(
-    partial(advance, layout=Layout())
-)
+@partial(jax.jit, static_argnames=("layout", "many"), donate_argnums=(2, 3))
+def _advance(
+    algorithm: Algorithm, program: Program, state: State, buffer: Snapshots | None, *others: object, layout: Layout,
+    many: bool,
+) -> tuple[State, Snapshots | None]:  # fmt: skip
+    streams, states, buffers = _dealt_out(many)
+    kept = (states, buffers if buffer is not None else None)
+    given = (P(), _PROGRAM, *kept, streams, P(), P(), P(), P(None, *(None,) * many, AXIS))
+    go = layout.mapped(partial(advance, layout=layout, many=many), given, kept)
+    return go(algorithm, program, state, buffer, *others)
+
+
+@partial(jax.jit, static_argnames="layout")
+def _show(algorithm: Algorithm, program: Program, state: State, *, layout: Layout) -> Snapshots:
+    def show(algorithm: Algorithm, program: Program, state: State) -> Snapshots:
+        return report(algorithm, state, _sizes(program))
+
+    given = (P(), _PROGRAM, State(P(), P(AXIS)))
+    return layout.mapped(show, given, Snapshots(P(), P(AXIS)))(algorithm, program, state)
 
 
 @jax.jit  # array by array, outside a compiled program, it would take ten times as long for every seed

@@ -1,7 +1,7 @@
 """Chunk after chunk: more clients than fit at once, their state on the device, on the host, or on disk.
 
-Between two rounds of communication nobody needs anybody: the shared state evolves in the same way everywhere. So a chunk of
-clients does all iterations up to the next round and its own part of that round in one go, and the next chunk follows.
+Between two rounds of communication nobody needs anybody else: the shared state evolves in the same way everywhere. So a chunk
+of clients does all iterations up to the next round and its own part of that round in one call, and the next chunk follows.
 Everyone passes through the device once per round, however many iterations a round has. What an algorithm does on receipt
 of the new shared state (`receive`) waits until the clients' next turn.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial, reduce
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +24,7 @@ import numpy as np
 from twofold import kernels, randomness, tree
 from twofold import metrics as measure
 from twofold.algorithms.base import Algorithm, Message
+from twofold.engines import memory
 from twofold.engines.base import Engine, Factors, Point, Snapshots, Start, State
 from twofold.engines.loop import (
     Iteration,
@@ -33,12 +34,10 @@ from twofold.engines.loop import (
     mean_message,
     only_present,
     receive_all,
+    receives,
     report,
     serve,
-    zeros_like_message,
-)
-from twofold.engines.memory import Need, Place, choose_chunk
-from twofold.engines.memory import need as need_of
+)  # fmt: skip
 from twofold.engines.schedule import Schedule, footprint
 from twofold.errors import InputError
 from twofold.oracle import Member, Program
@@ -74,34 +73,28 @@ class Streamed(Engine):
     """All clients of one seed's run, `chunk` of them at a time (by default as many as memory is free for).
 
     `state` says where their private states are kept meanwhile: "device", "host", or "disk" (memory-mapped files in a
-    temporary folder, see TMPDIR, that goes with the run). With states on the device, data are kept there, too.
+    temporary folder, see TMPDIR, that is deleted with the run). With states on the device, data are kept there, too.
     """
 
     keeps = False
 
     def __init__(
-        self,
-        algorithm: Algorithm,
-        problem: Problem,
-        seeds: list[int],
-        start: Start,
-        slots: int = 0,
-        *,
-        need: Need | None = None,
-        chunk: int | None = None,
-        state: Place = "device",
-    ) -> None:
+        self, algorithm: Algorithm, problem: Problem, seeds: list[int], start: Start, slots: int = 0, *,
+        need: memory.Need | None = None, schedule: Schedule | None = None, chunk: int | None = None,
+        state: memory.Place = "device",
+    ) -> None:  # fmt: skip
         super().__init__(algorithm, problem, 0)
         if len(seeds) != 1:
             raise InputError(f"The streamed engine runs one seed at a time, got {len(seeds)}.")
-        if state not in get_args(Place):
-            raise InputError(f"Private state is kept on one of {', '.join(get_args(Place))}, not on {state!r}.")
-        shapes = footprint(self.algorithm, problem)
-        need = need_of(self.algorithm, problem, shapes) if need is None else need
-        self.chunk, self.place = choose_chunk(need, chunk, state), state
+        if state not in get_args(memory.Place):
+            raise InputError(f"Private state is kept on one of {', '.join(get_args(memory.Place))}, not on {state!r}.")
+        if need is None or schedule is None:
+            shapes = footprint(self.algorithm, problem)
+            need = memory.need(problem, shapes)
+            schedule = Schedule(self.algorithm, problem, shapes.parts, seeds)
+        self.chunk, self.place, self._schedule = memory.choose_chunk(need, chunk, state), state, schedule
         key = randomness.root(seeds[0])
         self._common = randomness.common(key)
-        self._schedule = Schedule(self.algorithm, problem, shapes.parts, seeds)
         self._chunks = list(self._cut(key))
         self._kept = _Kept(state, [len(p) for p in problem.positions])
         w, beta = start
@@ -111,15 +104,13 @@ class Streamed(Engine):
             self.shared, (private,) = _first(self.algorithm, self._program(one), w, (part,))
             self._kept.put(i, one, private)
         self._waiting = -1
-        # On CPUs chunks run side by side, each on a core of its own: its arrays stay in that core's cache. One more than
-        # cores, so that the next is ready when one is done.
+        # On CPUs chunks run side by side, each on a core of its own: its arrays stay in that core's cache. There is one
+        # thread more than there are cores, so that the next chunk is ready when one is done.
         workers = min(kernels.cores() + 1, len(self._chunks)) if kernels.on_cpu() else 1
         self._threads = kernels.Threads(workers) if workers > 1 else None
-        # Those with the most rows begin, so that nobody waits for them at the end.
-        self._order = sorted(range(len(self._chunks)), key=lambda i: -self._rows(self._chunks[i]))
-
-    def _rows(self, one: Chunk) -> int:
-        return int(self.problem.clients.counts[one.positions].sum())
+        # Chunks with the most rows begin, so that nobody waits for them at the end.
+        rows = [int(problem.clients.counts[one.positions].sum()) for one in self._chunks]
+        self._order = sorted(range(len(rows)), key=lambda i: -rows[i])
 
     def _cut(self, key: jax.Array) -> Iterator[Chunk]:
         """Every bucket in pieces of nearly equal size, so that there are few shapes to compile for."""
@@ -127,10 +118,10 @@ class Streamed(Engine):
             rows = int(self.problem.clients.counts[positions].max())
             edges = np.linspace(0, len(positions), -(-len(positions) // self.chunk) + 1).round().astype(int).tolist()
             for lo, hi in pairwise(edges):
-                mine = positions[lo:hi]
-                stack = self._stack(mine, rows)
+                stack = self._stack(positions[lo:hi], rows)
                 (stream,) = _streams(key, (stack,)).own
-                yield Chunk(bucket, slice(lo, hi), mine, rows, stream, stack if self.place == "device" else None)
+                kept = stack if self.place == "device" else None
+                yield Chunk(bucket, slice(lo, hi), positions[lo:hi], rows, stream, kept)
 
     def _stack(self, positions: np.ndarray, rows: int) -> Member:
         return tree.arrays(self.problem.stack(positions, np.dtype(jnp.result_type(float)), rows))
@@ -139,11 +130,14 @@ class Streamed(Engine):
         """What a chunk works on."""
         return self.problem.program(self._stack(one.positions, one.rows) if one.stack is None else one.stack)
 
+    def first(self) -> None:
+        """See `Engine.first`: this engine only ever shows where it is."""
+
     def advance(self, k: int, count: int, slots: np.ndarray, factors: Factors | None = None) -> None:
         """Iterations k … k+count−1, in stretches that end with a round of communication."""
         rounds = np.diff(self._schedule.ahead(k, count).rounds[0]) > 0
         ends = k + np.union1d(np.flatnonzero(rounds) + 1, [count])
-        for first, end in zip([k, *ends[:-1].tolist()], ends.tolist(), strict=True):
+        for first, end in pairwise([k, *ends.tolist()]):
             self._stretch(first, end, None if factors is None else factors[end - 1 - k, 0])
 
     def _stretch(self, first: int, end: int, factors: np.ndarray | None) -> None:
@@ -162,8 +156,7 @@ class Streamed(Engine):
 
         work = map if self._threads is None else self._threads.map
         found = dict(zip(self._order, work(turn, self._order), strict=True))
-        shared, parts = found[0][0], [found[i][1] for i in range(len(found))]
-        mean, *parts = parts
+        shared, (mean, *parts) = found[0][0], [found[i][1] for i in range(len(found))]
         for i in range(0, len(parts), TERMS):
             mean = _add(mean, *parts[i : i + TERMS])
         self.shared = _finish(self.algorithm, self._common, np.int32(end - 1), shared, mean, factors is not None)
@@ -171,12 +164,11 @@ class Streamed(Engine):
 
     def _settle(self) -> None:
         """Let everyone receive what is waiting."""
-        if self._waiting >= 0 and _receives(self.algorithm):
+        if self._waiting >= 0 and receives(self.algorithm):
             for i, one in enumerate(self._chunks):
                 state = State(self.shared, (self._kept.get(i, one),))
-                self._kept.put(
-                    i, one, _receive(self.algorithm, self._program(one), self._common, np.int32(self._waiting), state)
-                )
+                found = _receive(self.algorithm, self._program(one), self._common, np.int32(self._waiting), state)
+                self._kept.put(i, one, found)
         self._waiting = -1
 
     def wait(self) -> None:
@@ -186,13 +178,12 @@ class Streamed(Engine):
     def state(self) -> State:
         """See `Engine.state`."""
         self._settle()
-        privates = self._gather(self._kept.get)
-        return jax.tree.map(lambda leaf: np.array(leaf)[None], State(self.shared, privates))
+        return jax.tree.map(lambda leaf: np.array(leaf)[None], State(self.shared, self._gather(self._kept.get)))
 
     def restore(self, state: State) -> None:
         """See `Engine.restore`."""
-        self.shared, privates = jax.tree.map(lambda leaf: leaf[0], state)
-        self.shared = jax.tree.map(jnp.array, self.shared)
+        shared, privates = jax.tree.map(lambda leaf: leaf[0], state)
+        self.shared = jax.tree.map(jnp.array, shared)
         for i, one in enumerate(self._chunks):
             mine = jax.tree.map(lambda leaf, one=one: jnp.array(leaf[one.places]), privates[one.bucket])
             self._kept.put(i, one, mine)
@@ -206,8 +197,7 @@ class Streamed(Engine):
         return tuple(jax.tree.map(lambda *leaves: np.concatenate(leaves), *pieces) for pieces in found)
 
     def _report(self, i: int, one: Chunk) -> Snapshots:
-        state = State(self.shared, (self._kept.get(i, one),))
-        return _show(self.algorithm, state, (len(one.positions),))
+        return _show(self.algorithm, State(self.shared, (self._kept.get(i, one),)), (len(one.positions),))
 
     def fetch(self, snapshots: Any, slot: int, row: int) -> Point:
         """See `Engine.fetch`."""
@@ -218,53 +208,28 @@ class Streamed(Engine):
     def measure(
         self, metrics: dict[str, measure.Metric], snapshots: Any, index: np.ndarray
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """The metrics of where everyone is."""
+        """Metrics of where everyone is: sums over clients, chunk by chunk; a function of the user's gets everybody's β at once."""
         self._settle()
-        shown = ((one, self._report(i, one)) for i, one in enumerate(self._chunks))
-        return self._measure(metrics, shown, lambda: self.fetch(None, 0, 0))
-
-    def measure_point(
-        self, metrics: dict[str, measure.Metric], point: Point
-    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """See `Engine.measure_point`."""
-        w = tree.cast(point.w)
-
-        def cut(one: Chunk) -> Snapshots:
-            part = jax.tree.map(lambda leaf: leaf[one.places], point.parts[one.bucket])
-            return Snapshots(w, (tree.cast(part),))
-
-        return self._measure(metrics, ((one, cut(one)) for one in self._chunks), lambda: point)
-
-    def _measure(
-        self,
-        metrics: dict[str, measure.Metric],
-        shown: Iterable[tuple[Chunk, Snapshots]],
-        everyone: Callable[[], Point],
-    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Sums over clients chunk by chunk; a function of the user's own gets everybody's β at once."""
         summed = {name: metric for name, metric in metrics.items() if metric in measure.SUMS}
         functions = (*summed.values(), measure.size)
-        totals = w = None
-        for one, found in shown:
-            part = _sums(functions, self._program(one), found.w, found.parts)
-            totals, w = part if totals is None else jax.tree.map(jnp.add, totals, part), found.w
+        totals, w = None, self.algorithm.model(self.shared)
+        for i, one in enumerate(self._chunks):
+            part = _sums(functions, self._program(one), w, self._report(i, one).parts)
+            totals = part if totals is None else jax.tree.map(jnp.add, totals, part)
         shared = self._program(self._chunks[0])._replace(stacks=())
         values = [np.asarray(each)[None] for each in _finish_sums(functions, shared, totals, w)]
         found = dict(zip(summed, values, strict=False))
-        others = metrics.keys() - summed.keys()
-        if others:
-            whole, program = everyone(), self.problem.program()
-            found |= {
-                name: np.asarray(measure.value_of(metrics[name], program, whole.w, whole.parts))[None]
-                for name in others
-            }
+        if others := metrics.keys() - summed.keys():
+            whole, program = self.fetch(None, 0, 0), self.problem.program()
+            of_whole = {name: measure.value_of(metrics[name], program, whole.w, whole.parts) for name in others}
+            found |= {name: np.asarray(value)[None] for name, value in of_whole.items()}
         return found, values[-1]
 
 
 class _Kept:
     """Everyone's private state, by chunk on the device, or by bucket in arrays on the host or on disk."""
 
-    def __init__(self, place: Place, sizes: list[int]) -> None:
+    def __init__(self, place: memory.Place, sizes: list[int]) -> None:
         self._place, self._sizes = place, sizes
         self.on_device: dict[int, Pytree] = {}
         self._arrays: dict[int, Pytree] = {}
@@ -281,17 +246,14 @@ class _Kept:
         return jax.tree.map(lambda whole: jnp.array(whole[one.places]), self._arrays[one.bucket])
 
     def put(self, i: int, one: Chunk, private: Pytree) -> None:
-        """Take them back."""
+        """Take a chunk's states back."""
         if self._place == "device":
             self.on_device[i] = private
             return
         if one.bucket not in self._arrays:
             self._arrays[one.bucket] = jax.tree.map(partial(self._make, one.bucket), private)
-
-        def write(whole: np.ndarray, leaf: jax.Array) -> None:
+        for whole, leaf in zip(jax.tree.leaves(self._arrays[one.bucket]), jax.tree.leaves(private), strict=True):
             whole[one.places] = np.asarray(leaf)
-
-        jax.tree.map(write, self._arrays[one.bucket], private)
 
     def _make(self, bucket: int, leaf: jax.Array) -> np.ndarray:
         shape = (self._sizes[bucket], *leaf.shape[1:])
@@ -299,10 +261,6 @@ class _Kept:
             return np.empty(shape, leaf.dtype)
         file = self._folder / f"{bucket}-{len(list(self._folder.iterdir()))}.npy"
         return np.lib.format.open_memmap(file, "w+", leaf.dtype, shape)
-
-
-def _receives(algorithm: Algorithm) -> bool:
-    return type(algorithm).receive is not Algorithm.receive
 
 
 _streams = jax.jit(client_streams)
@@ -321,17 +279,13 @@ def _turn(
 ) -> tuple[Pytree, Pytree, Message]:  # fmt: skip
     """A chunk's turn: receive what waits, the iterations without communication, and the last one up to the message.
 
-    Gives the chunk's states, the shared state before the last server step, and the chunk's part of the mean message.
+    Returns the chunk's states, the shared state before the last server step, and the chunk's part of the mean message.
     """
     client, state = clients_of(algorithm, program), State(shared, (private,))
     (stack,), plan_of = program.stacks, partial(algorithm.plan, common)
-    if _receives(algorithm):
-        state = jax.lax.cond(
-            when.waiting >= 0,
-            lambda state: receive_all(algorithm, program, plan_of(jnp.maximum(when.waiting, 0)), state),
-            lambda state: state,
-            state,
-        )
+
+    def receive(state: State) -> State:
+        return receive_all(algorithm, program, plan_of(jnp.maximum(when.waiting, 0)), state)
 
     def go(k: Any, state: State) -> tuple[Pytree, Message]:
         return client(Iteration(k, plan_of(k), state.shared), stack, state.privates[0], stream)
@@ -341,10 +295,12 @@ def _turn(
         return mean_message(algorithm, now, [stack.share], [messages], factors)
 
     def without_a_word(k: Any, state: State) -> State:
-        nothing = zeros_like_message(lambda: mean(k, state, go(k, state)[1]))
+        nothing = tree.zeros(jax.eval_shape(lambda: mean(k, state, go(k, state)[1])))
         shared = algorithm.server(plan_of(k), state.shared, nothing)
         return receive_all(algorithm, program, plan_of(k), State(shared, (go(k, state)[0],)))
 
+    if receives(algorithm):
+        state = jax.lax.cond(when.waiting >= 0, receive, lambda state: state, state)
     last = when.end - 1
     if skips:
         state = jax.lax.fori_loop(when.first, last, without_a_word, state)

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import NDArray
 
 from twofold import tree
 from twofold.clients import Clients
@@ -41,7 +42,8 @@ class Custom:
     def init(self, clients: Clients) -> Pytree:
         """The user's initial parameters, as arrays."""
         start = self.start.value
-        return jax.tree.map(np.asarray, start(clients) if callable(start) else start)
+        found = start(clients) if _is_function(start) else start
+        return jax.tree_util.tree_map_with_path(_as_array, found)
 
     def check(self, clients: Clients) -> None:
         """Nothing is known about the features, so nothing is refused."""
@@ -64,6 +66,27 @@ class Custom:
         """Minus the loss of each row: the only figure that every loss has."""
         return -by_row(lambda batch: self.fn(params, batch.x, batch.y), x, y)
 
+    def scores(self, params: Pytree, x: Pytree) -> NDArray[Any]:
+        """Raise: only the user knows what is behind a prediction."""
+        raise InputError(
+            "This custom loss has predictions but no scores or probabilities: have your own predict=fn(params, x) give what you need."
+        )
+
+    def decide(self, scores: NDArray[Any]) -> NDArray[Any]:
+        """Raise, as `scores` does."""
+        return self.scores(None, scores)
+
+    def probabilities(self, scores: NDArray[Any]) -> NDArray[Any]:
+        """Raise, as `scores` does."""
+        return self.scores(None, scores)
+
+    def predictions(self, params: Pytree, x: Pytree) -> NDArray[Any]:
+        """What the user's predictor gives."""
+        return np.asarray(self.predict(tree.cast(params), tree.cast(x)))
+
+    def describe(self) -> None:
+        """A file cannot hold a function."""
+
     def constants(self, clients: Clients) -> LossConstants:
         """What the user gave; else L' and 𝓛' at the initial point by power iteration on Hessian-vector products."""
         from twofold.curvature import largest_of_loss  # heavy, and only needed here
@@ -81,6 +104,23 @@ class Custom:
         return LossConstants(mu=everyone * ((self.mu or 0.0) + l2), L=everyone * L, calL=everyone * calL, how=how)
 
 
+def _is_function(start: object) -> bool:
+    """Whether `init` makes the parameters. A module that can be called (Equinox's) holds them: JAX sees leaves in it."""
+    leaves = jax.tree.leaves(start)
+    return callable(start) and len(leaves) == 1 and leaves[0] is start
+
+
+def _as_array(path: tuple[Any, ...], leaf: Any) -> np.ndarray:
+    array = None if callable(leaf) else np.asarray(leaf)
+    if array is None or array.dtype.kind not in "biufV":  # V: JAX's own number formats, such as bfloat16
+        what, where = getattr(leaf, "__name__", repr(leaf)), jax.tree_util.keystr(path) or "its top"
+        raise KindError(
+            f"init of losses.custom has {what} at {where}, which is no array of numbers: give the arrays alone, for example the first "
+            "of eqx.partition(module, eqx.is_inexact_array), and put the rest back in fn with eqx.combine."
+        )
+    return array
+
+
 def custom(
     fn: Callable[[Pytree, Pytree, Pytree], Any],
     init: Pytree | Callable[[Clients], Pytree],
@@ -94,9 +134,10 @@ def custom(
     """A loss of your own: `fn(params, x, y)` is the mean over rows of x and y, which have a leading row axis.
 
     It must be such a mean (a finite sum): twofold evaluates it row by row, so that unequal clients are right. `init` is
-    the initial pytree of parameters, or a function of the clients that gives it. `mu`, `L` and `calL` are μ', L', 𝓛' of
-    fn itself (the ridge is added to them): give what you know. L' and 𝓛' are otherwise estimated at the initial point
-    and marked "local"; without `mu` fn is taken to be convex, and no strong convexity beyond the ridge is claimed.
+    the initial pytree of parameters (a module that is a pytree, say), or a function of the clients that gives it. `mu`,
+    `L` and `calL` are μ', L', 𝓛' of fn itself (the ridge is added to them): give what you know. L' and 𝓛' are otherwise
+    estimated at the initial point and marked "local"; without `mu` fn is taken to be convex, and no strong convexity beyond
+    the ridge is claimed.
 
     >>> import jax.numpy as jnp, numpy as np, twofold as tw
     >>> def absolute(params, x, y):

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from twofold import kernels, tree
-from twofold.clients import Clients
+from twofold.clients import ClientError, Clients
 from twofold.errors import InputError
 from twofold.losses.base import Rows, ridge_of
 from twofold.theory.constants import LossConstants
@@ -32,6 +33,10 @@ class Link(NamedTuple):
     outputs: int | None  # None: one score per row
     labels: int | None  # number of classes, None for real targets
     decide: Callable[[jax.Array], jax.Array]
+
+    def __reduce__(self) -> tuple[Callable[..., Link], tuple[str, int | None]]:
+        """Pickled by its name: its functions are not what their modules' names stand for, since JAX has wrapped them."""
+        return _link_named, (self.name, self.outputs)
 
     def grade(self, score: jax.Array, y: jax.Array) -> jax.Array:
         """One figure per row, larger is better: 1/0 for right/wrong, minus the squared error for real targets."""
@@ -134,8 +139,17 @@ class Linear:
         if not isinstance(y, np.ndarray) or y.ndim != 1:
             found = type(y).__name__ if not isinstance(y, np.ndarray) else f"an array of shape {y.shape}"
             raise InputError(f"The {self.link.name} loss needs one target per row, but the clients have {found}.")
+        classes = None if clients.schema is None else clients.schema.classes
         if self.link.labels is not None:
-            clients.check_labels(self.link.labels)
+            try:
+                clients.check_labels(self.link.labels)
+            except ClientError as mistake:
+                raise ClientError(f"{mistake}{_remedy(np.unique(y), self.link)}") from None
+        elif classes is not None and not all(label == code for code, label in enumerate(classes)):
+            raise InputError(
+                f"The {self.link.name} loss needs numbers, but the target was read as classes ({', '.join(map(str, classes))}): say "
+                'labels="numbers" in Clients.from_frame if it holds numbers, or take tw.losses.logistic() or softmax(...).'
+            )
 
     def score(self, params: Pytree, x: jax.Array) -> jax.Array:
         """x·W + b, one score (or one per class) a row."""
@@ -162,6 +176,42 @@ class Linear:
         """One figure per row, larger is better: right or wrong, or minus the squared error."""
         return self.link.grade(self.score(params, x), y)
 
+    # On the host, where rows come in any number and nothing is to be compiled for each.
+
+    def scores(self, params: Pytree, x: NDArray[Any]) -> NDArray[Any]:
+        """x·W + b in NumPy: one score (or one per class) a row."""
+        weight = np.asarray(params["weight"] if self.intercept else params)
+        if np.ndim(x) != 2 or np.shape(x)[1] != weight.shape[0]:
+            raise InputError(f"x has shape {np.shape(x)}, but the {self.link.name} loss has {weight.shape[0]} weights.")
+        score = np.asarray(x) @ weight
+        return score + np.asarray(params["bias"]) if self.intercept else score
+
+    def decide(self, scores: NDArray[Any]) -> NDArray[Any]:
+        """The class, or the real value, that scores stand for."""
+        if self.link.labels is None:
+            return scores
+        return (scores > 0).astype(np.int64) if self.link.outputs is None else np.argmax(scores, axis=1)
+
+    def probabilities(self, scores: NDArray[Any]) -> NDArray[Any]:
+        """The probability of every class, one row each; a real target has none."""
+        if self.link.labels is None:
+            raise InputError(
+                "The squared loss predicts a number, not probabilities: use predict, or a logistic or softmax loss."
+            )
+        if self.link.outputs is None:
+            scores = np.stack([np.zeros_like(scores), scores], axis=1)
+        rises = np.exp(scores - np.max(scores, axis=1, keepdims=True))
+        return rises / np.sum(rises, axis=1, keepdims=True)
+
+    def predictions(self, params: Pytree, x: NDArray[Any]) -> NDArray[Any]:
+        """The class (or the real value) that the parameters give each row."""
+        return self.decide(self.scores(params, x))
+
+    def describe(self) -> dict[str, Any]:
+        """The name and the arguments with which `losses.REGISTRY` makes this loss again."""
+        chosen = {"classes": self.link.outputs} if self.link.outputs is not None else {}
+        return {"name": self.link.name, **chosen, "l2": float(self.l2), "intercept": self.intercept}
+
     def constants(self, clients: Clients, columns: Any = slice(None)) -> LossConstants:
         """μ', L', 𝓛' of every client: κ·λ(XᵀX/n) + l2, with κ the link's curvature (Lemmas of Section 2)."""
         smallest, largest, longest = _spectra(clients, columns, self.intercept)
@@ -170,6 +220,23 @@ class Linear:
         mu = (smallest if self.link.labels is None else np.zeros_like(smallest)) + l2
         how = {name: "certified" for name in ("mu", "L", "calL")}  # noqa: C420  (typed as plain strings)
         return LossConstants(mu=mu, L=kappa * largest + l2, calL=kappa * longest + l2, how=how)
+
+
+def _remedy(found: NDArray[Any], link: Link) -> str:
+    """What to do about labels that a loss has no meaning for."""
+    classes = int(link.labels or 0)
+    if classes == 2 and np.array_equal(found, [-1, 1]):
+        return ""  # the check of labels says it already
+    if not np.array_equal(found, np.rint(found)):
+        return ". These are real numbers, not labels: use losses.squared()"
+    if np.array_equal(found, np.arange(1, classes + 1)):
+        return f". These are the labels 1 to {classes}: subtract one, y - 1"
+    if len(found) <= classes:
+        return ". Number the labels from 0, as in labels, y = numpy.unique(y, return_inverse=True)"
+    start = (
+        "" if np.array_equal(found, np.arange(len(found))) else ", and labels, y = numpy.unique(y, return_inverse=True)"
+    )
+    return f". There are {len(found)} different labels: use losses.softmax({len(found)}){start}"
 
 
 @record
@@ -214,6 +281,8 @@ def _spectra(clients: Clients, columns: Any, intercept: bool) -> tuple[np.ndarra
         x = np.asarray(clients.x[lo:hi][:, columns], np.float64)
         if intercept:
             x = np.concatenate([x, np.ones((len(x), 1))], axis=1)
+        if clients.row_weights is not None:
+            x = x * np.sqrt(clients.row_weights[lo:hi])[:, None]
         n, d = x.shape
         gram = x.T @ x / n if d <= n else x @ x.T / n  # same nonzero spectrum, whichever is smaller
         values = np.linalg.eigvalsh(gram)
@@ -221,6 +290,10 @@ def _spectra(clients: Clients, columns: Any, intercept: bool) -> tuple[np.ndarra
         smallest[m] = max(values[0], 0.0) if d <= n else 0.0
         longest[m] = np.max(np.sum(x * x, axis=1))
     return smallest, largest, longest
+
+
+def _link_named(name: str, outputs: int | None) -> Link:
+    return (softmax(outputs) if outputs is not None else {"logistic": logistic, "squared": squared}[name]()).link
 
 
 def logistic(l2: float = 0.0, intercept: bool = False) -> Linear:

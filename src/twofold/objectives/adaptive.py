@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import jax
@@ -72,6 +72,12 @@ class Adaptive(Objective):
         alpha = self.own(clients)
         terms = [model.Loss(self.Lambda, 1, 0), model.Loss(1, alpha, 1 - alpha)]
         return model.of_terms(self.loss, clients, terms) if isinstance(self.loss, Linear) else None
+
+    def of_newcomer(self, own: Mapping[str, float]) -> Objective:
+        """With a new client's α, which is checked."""
+        made = cast(Adaptive, super().of_newcomer(own))
+        adaptive(self.loss, made.alpha)
+        return made
 
 
 def _second_stage(objective: Objective, clients: Clients) -> constants.Constants:

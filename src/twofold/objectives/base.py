@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias, cast
 
 import jax
 import numpy as np
+from numpy.typing import NDArray
 
 from twofold.clients import Clients
 from twofold.errors import InputError
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 else:
     Loss = Any
 
-__all__ = ["NOTHING", "Loss", "Measure", "Objective", "Part", "Stages", "positive"]
+__all__ = [
+    "NOTHING", "Loss", "Measure", "Objective", "Part", "Stages", "each_positive", "own_strength", "positive", "with_typical",
+]  # fmt: skip
 
 NOTHING: Pytree = ()
 """An empty block: the shared part of local training, the private part of traditional federated learning."""
@@ -69,6 +72,8 @@ class Objective:
     convex: ClassVar[bool] = True
     whole_models: ClassVar[bool] = False
     """Whether w and β are each either empty or a complete set of the loss's parameters."""
+    personal_needs_rows: ClassVar[bool] = False
+    """Whether `personal` looks at the client's training rows, so that a model that travels must store what it gives."""
     equation: ClassVar[str]
     loss: Loss
 
@@ -148,6 +153,59 @@ class Objective:
         """Grade the predictions of one block alone, which must be one of `parts`."""
         return self.loss.grade(w if part == "shared" else beta, x, y)
 
+    # --- hooks of a model that travels: on the host, and without anybody's training rows ------------------------------
+
+    def only(self, part: Part, w: Pytree, beta: Pytree) -> Pytree:
+        """Give what `personal` would, of one block alone, which must be one of `parts`."""
+        return w if part == "shared" else beta
+
+    def scores(self, personal: Pytree, x: Pytree) -> NDArray[Any]:
+        """Give the scores behind the predictions of what `personal` gave: one a row, or one per class."""
+        return self.loss.scores(personal, x)
+
+    def predictions(self, personal: Pytree, x: Pytree) -> NDArray[Any]:
+        """Predict for the rows x with what `personal` gave."""
+        return self.loss.predictions(personal, x)
+
+    def of_client(self, m: int) -> Objective:
+        """Give this objective with the numbers of client m alone in it, and nobody else's."""
+        arrays = {name: value for name, value in self._numbers().items() if np.ndim(value)}
+        mine = {name: float(value[m]) for name, value in arrays.items()}
+        return dataclasses.replace(self, **mine) if mine else self  # type: ignore[type-var]
+
+    def of_newcomer(self, own: Mapping[str, float]) -> Objective:
+        """Give this objective as it is for a client that was not there, with its own numbers where everyone has some."""
+        numbers = self._numbers()
+        for name in own.keys() - numbers.keys():
+            has = f"it has {', '.join(numbers)}" if numbers else "leave it out"
+            raise InputError(f"{self.name} has no {name}: {has}.")
+        for name, value in numbers.items():
+            if np.size(value) != 1 and name not in own:
+                raise InputError(
+                    f"Each of the {np.size(value)} clients has {name} of its own: say the new client's, as in adapt(x, y, {name}=0.5)."
+                )
+        mine = {name: float(own.get(name, np.reshape(value, -1)[0])) for name, value in numbers.items()}
+        return dataclasses.replace(self, **mine) if mine else self  # type: ignore[type-var]
+
+    def _numbers(self) -> dict[str, Any]:
+        """The fields that are a number, or one number for each client."""
+        data = [field.name for field in dataclasses.fields(self) if not field.metadata.get("static")]  # type: ignore[arg-type]
+        found: dict[str, Any] = {name: getattr(self, name) for name in data}
+        kinds = (int, float, np.ndarray, np.number, jax.Array)
+        numbers = [name for name, value in found.items() if isinstance(value, kinds)]
+        return {name: found[name] for name in numbers if np.ndim(found[name]) < 2}
+
+    def describe(self) -> tuple[str, dict[str, Any]] | None:
+        """Give the name and the arguments, besides the loss, with which `objectives.REGISTRY` makes this objective again.
+
+        They are such as JSON can hold. None where a function of the user's own is among them.
+        """
+        fields = [field.name for field in dataclasses.fields(self) if field.name != "loss"]  # type: ignore[arg-type]
+        found = {name: getattr(self, name) for name in fields}
+        if any(callable(value) for value in found.values()):
+            return None
+        return self.name, {name: np.asarray(value).tolist() for name, value in found.items()}
+
 
 def _shapes(block: Pytree) -> Pytree:
     def shape(leaf: Any) -> tuple[int, ...]:
@@ -166,3 +224,50 @@ def positive(name: str, value: object, *, zero: bool = False) -> float:
     if not isinstance(value, Real) or not 0 <= float(value) < np.inf or (value == 0 and not zero):
         raise InputError(f"{name} must be a finite number {'≥' if zero else '>'} 0, got {name}={value!r}.")
     return float(value)
+
+
+def each_positive(name: str, value: object) -> float | NDArray[np.float64]:
+    """Give one positive number as a float, or one per client (≥ 0, not all 0) as an array, else raise.
+
+    >>> from twofold.objectives.base import each_positive
+    >>> each_positive("lam", [0.5, 0]).tolist()
+    [0.5, 0.0]
+    """
+    if isinstance(value, Real) or np.ndim(cast(Any, value)) == 0:
+        return positive(name, value)
+    values = np.asarray(value, np.float64)
+    wrong = ~(np.isfinite(values) & (values >= 0))
+    if values.ndim != 1 or wrong.any() or not values.any():
+        bad = f" (client {int(np.argmax(wrong))} has {values[wrong][0]})" if values.ndim == 1 and wrong.any() else ""
+        raise InputError(
+            f"{name} must be one number > 0, or one number ≥ 0 per client and not all 0{bad}, got {value!r}."
+        )
+    return values
+
+
+def own_strength(name: str, value: float | NDArray[np.float64], clients: Clients) -> Pytree:
+    """Give a strength as numbers that belong to each client, if it is one per client; else nothing.
+
+    >>> import numpy as np, twofold as tw
+    >>> clients = tw.Clients.from_list([(np.eye(2), [0.0, 1.0]), (np.eye(2), [1.0, 1.0])])
+    >>> tw.objectives.mixture(tw.losses.squared(), lam=[0.5, 2.0]).own(clients).tolist()
+    [0.5, 2.0]
+    """
+    if not np.ndim(value):
+        return NOTHING
+    if np.shape(value) != (len(clients),):
+        raise InputError(f"{name} has shape {np.shape(value)}, but there are {len(clients)} clients: give one or each.")
+    return np.asarray(value, np.float64)
+
+
+def with_typical(name: str, value: float | NDArray[np.float64], own: Mapping[str, float]) -> Mapping[str, float]:
+    """Give a new client's own numbers; where it has none of this name, the median of everyone's that are not 0.
+
+    >>> import numpy as np
+    >>> with_typical("lam", np.array([0.0, 1.0, 3.0]), {})
+    {'lam': 2.0}
+    """
+    if name in own or not np.ndim(value):
+        return own
+    everyone = np.asarray(value)
+    return {**own, name: float(np.median(everyone[everyone > 0])) if np.any(everyone > 0) else 0.0}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import jax
 import numpy as np
+from numpy.typing import NDArray
 
 from twofold.clients import Clients
 from twofold.errors import InputError, KindError
@@ -77,6 +78,17 @@ class Custom(Objective):
     def predict(self, w: Pytree, beta: Pytree, train: Rows, own: Pytree, x: Pytree) -> jax.Array:
         """Raise: a custom objective has no predictor."""
         raise InputError("A custom objective cannot predict; use its w and beta in your own predictor.")
+
+    def scores(self, personal: Pytree, x: Pytree) -> NDArray[Any]:
+        """Raise, as `predict` does."""
+        raise InputError("A custom objective cannot predict; use its w and beta in your own predictor.")
+
+    def predictions(self, personal: Pytree, x: Pytree) -> NDArray[Any]:
+        """Raise, as `predict` does."""
+        return self.scores(personal, x)
+
+    def describe(self) -> None:
+        """A file cannot hold a function."""
 
     def measure(self) -> Measure:
         """The user's own grade, or else minus f."""

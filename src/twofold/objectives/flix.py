@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -98,6 +99,18 @@ class Flix(Objective):
         found = model.of_terms(self.loss, clients, [model.Loss(1, alpha, 0)])
         return found if self.alone is None else found.shifted(self._offsets(alpha), float(self.loss.l2))
 
+    def of_client(self, m: int) -> Objective:
+        """With α_m alone, and nobody's w*."""
+        return dataclasses.replace(cast(Flix, super().of_client(m)), alone=None)
+
+    def of_newcomer(self, own: Mapping[str, float]) -> Flix:
+        """With a new client's α; its w* is still to be found."""
+        return flix(self.loss, cast(Flix, super().of_newcomer(own)).alpha)
+
+    def describe(self) -> tuple[str, dict[str, Any]]:
+        """Without everyone's w*, which a client keeps to itself."""
+        return self.name, {"alpha": np.asarray(self.alpha).tolist()}
+
     def _offsets(self, alpha: NDArray[np.float64]) -> NDArray[np.float64]:
         """(1−α_m)‖w*_m‖ of each client."""
         squares = [
@@ -117,7 +130,7 @@ def flix(loss: Loss, alpha: float | Sequence[float] | NDArray[np.floating], alon
     >>> problem = tw.Problem(
     ...     tw.objectives.flix(tw.losses.logistic(l2=0.1), alpha=0.5), tw.Clients.from_list(made.clients)
     ... )
-    >>> problem.objective.alone.shape, problem.constants().mu
+    >>> problem.objective.alone.shape, round(problem.constants().mu, 6)
     ((3, 2), 0.025)
     """
     values = np.asarray(alpha, np.float64)

@@ -37,6 +37,7 @@ class Maml(Objective):
     name = "maml"
     whole_models = True
     convex = False
+    personal_needs_rows = True
     equation = "f'(w − α∇f'(w))"
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:

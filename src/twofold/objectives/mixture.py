@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping, Sequence
+
 import jax
+import numpy as np
+from numpy.typing import NDArray
 
 from twofold import tree
 from twofold.clients import Clients
 from twofold.curvature import model
 from twofold.losses import Linear, Rows
-from twofold.objectives.base import Loss, Objective, positive
+from twofold.objectives.base import Loss, Objective, each_positive, own_strength, with_typical
 from twofold.theory import constants
 from twofold.tree import Pytree, record
 
@@ -31,7 +36,7 @@ class Mixture(Objective):
     """
 
     loss: Loss
-    lam: float
+    lam: float | NDArray[np.float64]
     name = "mixture"
     whole_models = True
     equation = "f'(β) + (λ/2)‖w − β‖²"
@@ -42,15 +47,27 @@ class Mixture(Objective):
 
     def value(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> jax.Array:
         """f'_m(β_m) + (λ/2)‖w − β_m‖²."""
-        return self.loss.value(beta, rows) + 0.5 * self.lam * tree.squared_norm(tree.subtract(w, beta))
+        lam = self.lam if isinstance(own, tuple) else own
+        return self.loss.value(beta, rows) + 0.5 * lam * tree.squared_norm(tree.subtract(w, beta))
 
-    def constants(self, clients: Clients, scale: float) -> constants.Constants:
-        """μ'/(3M), λ/M, (L'+λ)/M (Lemma mixture)."""
-        return constants.mixture(self.loss.constants(clients), self.lam, scale=scale, weights=clients.weights)
+    def bind(self, clients: Clients) -> Mixture:
+        """Refuse strengths for another number of clients."""
+        self.own(clients)
+        return self
 
-    def mixture_strength(self) -> float:
-        """λ."""
-        return float(self.lam)
+    def own(self, clients: Clients) -> Pytree:
+        """λ_m of each client, where everyone has its own."""
+        return own_strength("lam", self.lam, clients)
+
+    def constants(self, clients: Clients, scale: float) -> constants.Constants | None:
+        """μ'/(3M), λ/M, (L'+λ)/M (Lemma mixture); there is no lemma where everyone has its own λ."""
+        if np.ndim(self.lam):
+            return None
+        return constants.mixture(self.loss.constants(clients), float(self.lam), scale=scale, weights=clients.weights)
+
+    def mixture_strength(self) -> float | None:
+        """λ, if it is the same for everyone."""
+        return None if np.ndim(self.lam) else float(self.lam)
 
     def curvature(self, clients: Clients) -> model.BlockCurvature | None:
         """f'_m at β_m, and λ between w and β_m."""
@@ -61,9 +78,19 @@ class Mixture(Objective):
         """Every client predicts with its own β_m."""
         return beta
 
+    def of_client(self, m: int) -> Mixture:
+        """With client m's own λ."""
+        return dataclasses.replace(self, lam=float(self.lam[m])) if isinstance(self.lam, np.ndarray) else self
 
-def mixture(loss: Loss, lam: float) -> Mixture:
+    def of_newcomer(self, own: Mapping[str, float]) -> Objective:
+        """Where everyone has its own λ, a new client of which none is told has the median of those that are not 0."""
+        return super().of_newcomer(with_typical("lam", self.lam, own))
+
+
+def mixture(loss: Loss, lam: float | Sequence[float] | NDArray[np.floating]) -> Mixture:
     """Draw personal models to a shared centre: f'(β) + (λ/2)‖w − β‖² (MX2, pFedMe, implicit MAML).
+
+    `lam` is one positive number, or one per client (≥ 0, not all 0).
 
     >>> import twofold as tw
     >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=4, rows=8, features=2)
@@ -71,4 +98,4 @@ def mixture(loss: Loss, lam: float) -> Mixture:
     >>> tw.Problem(objective, tw.Clients.from_list(made.clients)).constants().L_w
     0.125
     """
-    return Mixture(loss, positive("lam", lam))
+    return Mixture(loss, each_positive("lam", lam))

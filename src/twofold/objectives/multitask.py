@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import jax
 import numpy as np
+from numpy.typing import NDArray
 
 from twofold import tree
 from twofold.clients import Clients
 from twofold.curvature import model
 from twofold.losses import Linear, Rows
-from twofold.objectives.base import Loss, Objective, positive
+from twofold.objectives.base import Loss, Objective, each_positive, own_strength, positive, with_typical
 from twofold.objectives.two_stage import TwoStage
 from twofold.theory import constants
 from twofold.tree import Pytree, record
@@ -32,7 +35,7 @@ class Multitask(Objective):
     """
 
     loss: Loss
-    lam: float
+    lam: float | NDArray[np.float64]
     Lambda: float
     name = "multitask"
     whole_models = True
@@ -44,13 +47,25 @@ class Multitask(Objective):
 
     def value(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> jax.Array:
         """Λ f'_m(w) + f'_m(β_m) + (λ/2)‖w − β_m‖²."""
-        penalty = 0.5 * self.lam * tree.squared_norm(tree.subtract(w, beta))
+        lam = self.lam if isinstance(own, tuple) else own
+        penalty = 0.5 * lam * tree.squared_norm(tree.subtract(w, beta))
         return self.Lambda * self.loss.value(w, rows) + self.loss.value(beta, rows) + penalty
 
-    def constants(self, clients: Clients, scale: float) -> constants.Constants:
-        """λ/(2M), (ΛL'+λ)/M, (L'+λ)/M (Lemma smooth_sc_multitaks; the table's extra ½ is a slip)."""
+    def bind(self, clients: Clients) -> Multitask:
+        """Refuse strengths for another number of clients."""
+        self.own(clients)
+        return self
+
+    def own(self, clients: Clients) -> Pytree:
+        """λ_m of each client, where everyone has its own."""
+        return own_strength("lam", self.lam, clients)
+
+    def constants(self, clients: Clients, scale: float) -> constants.Constants | None:
+        """λ/(2M), (ΛL'+λ)/M, (L'+λ)/M (Lemma smooth_sc_multitaks; the table's extra ½ is a slip), for one λ for all."""
+        if np.ndim(self.lam):
+            return None
         return constants.multitask(
-            self.loss.constants(clients), self.lam, self.Lambda, scale=scale, weights=clients.weights
+            self.loss.constants(clients), float(self.lam), self.Lambda, scale=scale, weights=clients.weights
         )
 
     def curvature(self, clients: Clients) -> model.BlockCurvature | None:
@@ -62,16 +77,28 @@ class Multitask(Objective):
         """Every client predicts with its own β_m."""
         return beta
 
+    def of_client(self, m: int) -> Multitask:
+        """With client m's own λ."""
+        return dataclasses.replace(self, lam=float(self.lam[m])) if isinstance(self.lam, np.ndarray) else self
+
+    def of_newcomer(self, own: Mapping[str, float]) -> Objective:
+        """Where everyone has its own λ, a new client of which none is told has the median of those that are not 0."""
+        return super().of_newcomer(with_typical("lam", self.lam, own))
+
 
 def _second_stage(objective: Objective, clients: Clients) -> constants.Constants:
     """Constants of local training on f'_m(β) + (λ/2)‖β − w*‖²: the penalty adds λ to every curvature."""
-    loss, lam = objective.loss.constants(clients), float(cast(Multitask, objective).lam)
+    loss, lam = objective.loss.constants(clients), np.asarray(cast(Multitask, objective).lam)
     shifted = constants.LossConstants(mu=loss.mu + lam, L=loss.L + lam, calL=loss.calL + lam, how=loss.how)
     return constants.local(shifted, weights=clients.weights)
 
 
-def multitask(loss: Loss, lam: float, Lambda: float = 1.0) -> Multitask | TwoStage:
+def multitask(
+    loss: Loss, lam: float | Sequence[float] | NDArray[np.floating], Lambda: float = 1.0
+) -> Multitask | TwoStage:
     """Train a shared model and personal ones near it: Λf'(w) + f'(β) + (λ/2)‖w − β‖² (MT2; Ditto for Λ = ∞).
+
+    `lam` is one positive number, or one per client (≥ 0, not all 0).
 
     >>> import twofold as tw
     >>> loss = tw.losses.logistic(l2=0.1)
@@ -81,5 +108,5 @@ def multitask(loss: Loss, lam: float, Lambda: float = 1.0) -> Multitask | TwoSta
     "w* = argmin Σ f'(w), then f(w*, β)"
     """
     if Lambda == np.inf:
-        return TwoStage(Multitask(loss, positive("lam", lam), 0.0), _second_stage)
-    return Multitask(loss, positive("lam", lam), positive("Lambda", Lambda, zero=True))
+        return TwoStage(Multitask(loss, each_positive("lam", lam), 0.0), _second_stage)
+    return Multitask(loss, each_positive("lam", lam), positive("Lambda", Lambda, zero=True))

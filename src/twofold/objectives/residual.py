@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from inspect import isfunction
+from typing import Any, TypeAlias, cast
 
 import jax
 import numpy as np
+from numpy.typing import NDArray
 
 from twofold import tree
 from twofold.clients import Clients
@@ -97,7 +99,7 @@ class Residual(Objective):
         if self.predictors is not None:
             return None
         chosen = (self._columns(clients, columns).x for columns in (self.shared, self.private))
-        shared, private = (model.Features(x, None, self.loss.intercept) for x in chosen)
+        shared, private = (model.Features(x, None, self.loss.intercept, clients.row_weights) for x in chosen)
         return model.of_parts(self.loss, clients, shared, private)
 
     def grade(self, w: Pytree, beta: Pytree, train: Rows, own: Pytree, x: Pytree, y: Pytree) -> jax.Array:
@@ -120,9 +122,47 @@ class Residual(Objective):
         self, part: Part, w: Pytree, beta: Pytree, train: Rows, own: Pytree, x: Pytree, y: Pytree
     ) -> jax.Array:
         """One figure per row for one predictor's score, with the other predictor at zero."""
-        if part == "shared":
-            return self.grade(w, tree.zeros(beta), train, own, x, y)
-        return self.grade(tree.zeros(w), beta, train, own, x, y)
+        of_w, of_beta = self.only(part, w, beta)
+        return self.grade(of_w, of_beta, train, own, x, y)
+
+    def only(self, part: Part, w: Pytree, beta: Pytree) -> tuple[Pytree, Pytree]:
+        """One predictor, with the other at zero."""
+        return (w, tree.zeros(beta)) if part == "shared" else (tree.zeros(w), beta)
+
+    def scores(self, personal: Pytree, x: Pytree) -> NDArray[Any]:
+        """The summed scores."""
+        if self.predictors is not None:
+            of_w, of_beta = tree.cast(personal)
+            return np.asarray(self.score(of_w, of_beta, tree.cast(x)))
+        columns = (self.shared, self.private)
+        of_w, of_beta = (self.loss.scores(part, _pick(x, c)) for part, c in zip(personal, columns, strict=True))
+        return of_w + of_beta
+
+    def predictions(self, personal: Pytree, x: Pytree) -> NDArray[Any]:
+        """The decision on the summed scores."""
+        return self.loss.decide(self.scores(personal, x))
+
+    def describe(self) -> tuple[str, dict[str, Any]] | None:
+        """Its columns; None with predictors of the user's own."""
+        if self.predictors is not None:
+            return None
+        return self.name, {"shared": _plain(self.shared), "private": _plain(self.private)}
+
+
+def _plain(columns: Columns) -> Any:
+    """Columns as JSON can hold them."""
+    if isinstance(columns, slice):
+        return {"slice": [columns.start, columns.stop, columns.step]}
+    return columns if columns is None or isinstance(columns, str) else list(columns)
+
+
+def _fixed(columns: Any) -> Columns:
+    """Columns as a program can hold them: nothing that changes."""
+    if columns is None or isinstance(columns, (str, slice)):
+        return cast(Columns, columns)
+    if isinstance(columns, dict):  # a slice as JSON has it
+        return slice(*cast(list[Any], columns["slice"]))
+    return tuple(int(i) for i in columns)
 
 
 def _pick(x: Pytree, columns: Columns) -> Pytree:
@@ -154,6 +194,10 @@ def residual(
     ((2,), (2, 1))
     """
     if not isinstance(loss, Linear):  # pyright: ignore[reportUnnecessaryIsInstance]  (users may pass anything)
+        if isfunction(loss):
+            raise KindError(
+                f"The loss is {loss.__name__} itself: call it, as in residual(losses.{loss.__name__}(...))."
+            )
         raise KindError(
             f"residual needs a loss with a score (losses.logistic, softmax or squared), got {type(loss).__name__}."
         )
@@ -161,5 +205,4 @@ def residual(
         raise InputError(
             "residual needs predictors and start together: the functions and where their parameters begin."
         )
-    fixed = [c if c is None or isinstance(c, (str, slice)) else tuple(int(i) for i in c) for c in (shared, private)]
-    return Residual(loss, fixed[0], fixed[1], predictors, None if start is None else Held(start))
+    return Residual(loss, _fixed(shared), _fixed(private), predictors, None if start is None else Held(start))

@@ -59,7 +59,7 @@ def traditional(loss: Loss) -> Traditional:
     >>> import twofold as tw
     >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
     >>> problem = tw.Problem(tw.objectives.traditional(tw.losses.logistic(l2=0.1)), tw.Clients.from_list(made.clients))
-    >>> problem.constants().mu
+    >>> round(problem.constants().mu, 6)
     0.1
     """
     return Traditional(loss)

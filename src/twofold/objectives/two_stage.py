@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from twofold.clients import Clients
 from twofold.curvature.model import BlockCurvature
 from twofold.errors import InputError
 from twofold.losses import Rows
-from twofold.objectives.base import NOTHING, Loss, Objective, Stages
+from twofold.objectives.base import NOTHING, Loss, Objective, Part, Stages
 from twofold.objectives.traditional import Traditional
 from twofold.theory.constants import Constants
 from twofold.tree import Pytree, record, static
@@ -71,6 +72,9 @@ class Around(Objective):
     def own(self, clients: Clients) -> Pytree:
         """The clients' own numbers in the relaxed objective."""
         return self.relaxed.own(clients)
+
+    def describe(self) -> None:
+        """It belongs to a centre, which is no setting: the objective of both stages can be described."""
 
 
 @record
@@ -130,3 +134,20 @@ class TwoStage(Objective):
     def own(self, clients: Clients) -> Pytree:
         """The clients' own numbers in the relaxed objective."""
         return self.relaxed.own(clients)
+
+    def only(self, part: Part, w: Pytree, beta: Pytree) -> Pytree:
+        """As in the relaxed objective."""
+        return self.relaxed.only(part, w, beta)
+
+    def of_client(self, m: int) -> TwoStage:
+        """With the numbers of client m alone."""
+        return dataclasses.replace(self, relaxed=self.relaxed.of_client(m))
+
+    def of_newcomer(self, own: Mapping[str, float]) -> Objective:
+        """The relaxed objective with Λ = 0: with w as it is, that is what a new client's second stage minimises."""
+        return self.relaxed.of_newcomer(own)
+
+    def describe(self) -> tuple[str, dict[str, Any]] | None:
+        """The relaxed objective's name and arguments, with Λ = ∞."""
+        found = self.relaxed.describe()
+        return None if found is None else (found[0], found[1] | {"Lambda": "inf"})

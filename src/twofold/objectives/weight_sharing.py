@@ -123,6 +123,17 @@ class WeightSharing(Objective):
         """μ'/M, L'/M, L'/M (the paper prints μ', L': a slip)."""
         return constants.weight_sharing(self.loss.constants(clients), scale=scale, weights=clients.weights)
 
+    def describe(self) -> tuple[str, dict[str, Any]] | None:
+        """Its split; None for a function."""
+        if callable(self.split):
+            return None
+        split = (
+            {"slice": [self.split.start, self.split.stop, self.split.step]}
+            if isinstance(self.split, slice)
+            else self.split
+        )
+        return self.name, {"split": list(split) if isinstance(split, tuple) else split}
+
 
 def _features(
     loss: Linear, clients: Clients, kinds: tuple[tuple[str, _Kind], ...], block: int
@@ -143,7 +154,7 @@ def _features(
             columns = np.arange(int(clients.x.shape[1]), dtype=np.int64)
     if not columns.size and not intercept:
         return None  # an empty block has no curvature to know
-    return model.Features(clients.x, columns, intercept)
+    return model.Features(clients.x, columns, intercept, clients.row_weights)
 
 
 def _names(split: _Split) -> tuple[str, ...]:
@@ -196,6 +207,8 @@ def weight_sharing(loss: Loss, split: Split) -> WeightSharing:
     """
     if isinstance(split, str):
         return WeightSharing(loss, (split,))
+    if isinstance(split, dict):  # a slice as JSON has it
+        split = slice(*cast(list[Any], split["slice"]))
     if isinstance(split, (int, slice)) or callable(split):
         return WeightSharing(loss, cast(_Split, split))
     return WeightSharing(loss, tuple(split))

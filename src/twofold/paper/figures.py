@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from twofold.extras import require
+from twofold.looks import METHODS, look
 from twofold.paper.base import Experiment, Figure
 from twofold.paper.published import SECONDS
 from twofold.plots import COLOURS, GRID, INK, QUIET, STYLE, save
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 NAMES = {
-    "lsgd": "LSGD", "ascd": "ASCD", "asvrcd": "ASVRCD", "l2sgd_plus": "L2SGD+", "pfedme": "pFedMe", "hybrid": "hybrid",
-    "acd": "ACD", "svrcd": "SVRCD", "asvrcd (ρ = p_w)": "ASVRCD, $\\rho = p_w$", "theory": "theory", "lower bound": "lower bound",
+    **{name: look.title for name, look in METHODS.items()},
+    "asvrcd (ρ = p_w)": "ASVRCD, $\\rho = p_w$", "theory": "theory", "lower bound": "lower bound",
     "multitask": "MT2", "mixture": "MX2", "adaptive": "APFL2", "weight_sharing": "WS2", "lower_bound": "lower-bound instance",
     "mnist": "MNIST", "kmnist": "KMNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "school": "School",
     "loss": "training loss", "gap": "$F - F^*$", "error": "estimation error", "accuracy": "test accuracy",
@@ -39,10 +40,6 @@ ORDER = (
     "theory",
     "lower bound",
 )
-LOOKS = {name: i for i, name in enumerate(("asvrcd", "ascd", "l2sgd_plus", "pfedme", "hybrid", "acd", "lsgd"))}
-LOOKS |= {"asvrcd (ρ = p_w)": 2, "svrcd": 3}  # never in one figure with L2SGD+ or pFedMe
-DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (8, 2)), "-")
-MARKS = "osD^v<>"
 Series = Mapping[str, Any]
 Handles = dict[str, Any]
 """What the legend shows, by its text."""
@@ -93,8 +90,7 @@ def _name(value: Any, pattern: str = "{}") -> str:
 
 def _look(field: str, value: Any, place: int) -> dict[str, Any]:
     """A colour and a dash: the same for a method in all figures, in order for everything else."""
-    i = LOOKS.get(value, place) if field == "method" else place
-    return {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[i % len(DASHES)]}
+    return look(value if field == "method" else "", place).line
 
 
 def _canvas(rows: int, columns: int, title: str, size: tuple[float, float] = (2.35, 1.75)) -> tuple[Canvas, np.ndarray]:
@@ -216,10 +212,8 @@ def _rates(figure: Figure, series: Sequence[Series]) -> Canvas:
 
 def _rate_look(method: str) -> dict[str, Any]:
     """Marks for what was run; dashes without marks for what theory says."""
-    if method in ("theory", "lower bound"):
-        return {"color": QUIET, "linestyle": (0, (4, 2)) if method == "theory" else (0, (1, 1.5)), "marker": ""}
-    i = LOOKS.get(method, 0)
-    return {"color": COLOURS[i % len(COLOURS)], "marker": MARKS[i % len(MARKS)], "linestyle": "-"}
+    found = look(method)
+    return found.line | {"marker": found.mark} | ({"linestyle": "-"} if found.mark else {})
 
 
 def _bars(figure: Figure, series: Sequence[Series]) -> Canvas:

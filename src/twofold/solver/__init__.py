@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, overload
@@ -18,6 +19,7 @@ from twofold.solver.budget import Budget
 from twofold.solver.names import refuse_arguments
 from twofold.solver.options import Callback, Metrics, Options, TheoryWarning
 from twofold.solver.participation import Participation, Who
+from twofold.solver.rehearsal import rehearsed
 from twofold.solver.run import Run
 from twofold.solver.stages import solve_stages
 from twofold.solver.steps import complete, make
@@ -133,7 +135,8 @@ def solve(
 
     **How to run.** `engine` is "simulate" (all clients at once; where memory or caches are too small for that they take turns),
     "streamed" (they take turns: `chunk` of them at a time, those who wait keeping their private state on the `state` "device", "host"
-    or "disk"), "sharded" (over devices and processes) or "messages" (client by client).
+    or "disk"), "sharded" (over devices and processes), "messages" (client by client) or "flower" (a rehearsal
+    of a real federation: one process a client, on this machine; needs `rounds`).
 
     **Who takes part.** `participation` is a number of clients, a probability, one probability per client, or a function of the round;
     see `Participation`. Those who are absent keep their β and cost nothing; the ledger counts what they download on return.
@@ -149,7 +152,8 @@ def solve(
     >>> result.status, result.beta.shape
     ('converged', (4, 3))
     """
-    refuse_arguments(solve, algorithm, unknown)
+    if unknown:
+        refuse_arguments(solve, algorithm, unknown)
     if not isinstance(problem, Problem):
         raise KindError(f"solve needs a Problem (tw.Problem(objective, clients)), got {type(problem).__name__}.")
     all_seeds = _seeds(seed, seeds)
@@ -160,10 +164,13 @@ def solve(
         checkpoint=checkpoint, checkpoint_every=checkpoint_every, callbacks=tuple(callbacks), cost=cost,
     )  # fmt: skip
     stages = problem.objective.stages()
-    if stages is None:
+    if engine == "flower":
+        runs = [rehearsed(problem, algorithm, options, s) for s in all_seeds]
+    elif stages is None:
         runs = Run(problem, algorithm, options, all_seeds).go()
     else:
         runs = [solve_stages(problem, stages, algorithm, options, s) for s in all_seeds]
+    runs = [dataclasses.replace(run, problem=problem) for run in runs]
     return runs[0] if seeds is None else Results(runs)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from twofold import tree
-from twofold.algorithms import REGISTRY, Algorithm
+from twofold.algorithms import LSGD, REGISTRY, Algorithm
 from twofold.engines.schedule import Schedule, footprint
 from twofold.errors import TwofoldError
 from twofold.problem import Problem
@@ -16,9 +17,15 @@ from twofold.solver.steps import complete
 from twofold.theory import rates
 from twofold.theory.cost import Cost
 
-__all__ = ["CANDIDATES", "Candidate", "candidates", "choose"]
+__all__ = ["CANDIDATES", "Candidate", "Needs", "candidates", "choose", "needs", "shortfall"]
 
 CANDIDATES = ("profile", "acd", "asvrcd", "svrcd")
+PROVEN = ("acd", "asvrcd", "svrcd")
+"""Those of them, and of what a user may ask for, whose rate is known from their steps at once."""
+SLACK = 3.0
+"""How many times longer than it takes theory may say that a run takes."""
+UNKNOWN = 400
+"""Parameters (of w and of one β) from which on a function of which nothing is known is taken for a net."""
 LOOKED_AT = 4096
 """Iterations from whose coins the cost of an iteration is taken."""
 QUADRATIC, NEWTON, PER_DECADE = 3.0, 7.0, 3.2
@@ -46,6 +53,14 @@ def choose(problem: Problem, cost: Cost, relative: float, some: bool) -> tuple[A
         return REGISTRY[name](), f"auto chose {name}, which is right when only some clients take part in a round."
     if not problem.objective.convex:
         return REGISTRY["lsgd"](), "auto chose lsgd, since the problem is not convex and no rate is known for it."
+    size = sum(tree.size(block) for block in problem.abstract_start)
+    if size > UNKNOWN and _is_unknown(problem):
+        # On all rows: with sampled ones it would stop at their noise, and nothing is known that could make the steps smaller.
+        return LSGD(batch=None), (
+            f"auto chose lsgd on all rows, since nothing is known of the curvature of a function of your own, and Newton's "
+            f"steps over {size:,} "
+            "parameters take long. If it is convex, try solve(problem, 'profile'); if you know L, say it: losses.custom(..., L=...)."
+        )
     found = candidates(problem, cost, relative)
     if not found:
         return REGISTRY["profile"](), "auto chose profile, since theory has no forecast for any method here."
@@ -59,6 +74,15 @@ def choose(problem: Problem, cost: Cost, relative: float, some: bool) -> tuple[A
     return best.algorithm, text + "."
 
 
+def _is_unknown(problem: Problem) -> bool:
+    """Whether curvature could only be guessed at a point: the loss or the objective is the user's own, without constants."""
+    if problem.curvature is not None:
+        return False
+    objective = problem.objective
+    loss = getattr(objective, "loss", None)
+    return getattr(objective, "given", None) is None if loss is None else getattr(loss, "L", 0.0) is None
+
+
 def candidates(problem: Problem, cost: Cost, relative: float) -> list[Candidate]:
     """What each method that can solve the problem exactly is predicted to need."""
     found = (_candidate(problem, name, cost, relative) for name in CANDIDATES)
@@ -70,27 +94,66 @@ def _candidate(problem: Problem, name: str, cost: Cost, relative: float) -> Cand
         algorithm, _ = complete(problem, name)
     except TwofoldError:
         return None
-    proven = name != "profile"
+    proven = name in PROVEN
     if proven:
         iterations = _proven_iterations(problem, name, algorithm, relative)
     else:
         iterations = _profile_rounds(problem, algorithm, relative)
     if not math.isfinite(iterations):
         return None
+    found = needs(problem, algorithm, iterations)
+    gradients = found.gradients_w + found.gradients_beta
+    total = cost.total(found.rounds, found.bytes, gradients)
+    return Candidate(name, algorithm, iterations, found.rounds, found.bytes, gradients, total, proven)
+
+
+class Needs(NamedTuple):
+    """What a number of iterations costs a client, on average over the first coins; bytes are sent and received."""
+
+    rounds: float
+    bytes: float
+    gradients_w: float
+    gradients_beta: float
+
+
+def needs(problem: Problem, algorithm: Algorithm, iterations: float, seed: int = 0) -> Needs:
+    """What so many iterations of a method with all its steps cost, by its own plan, messages and evaluations."""
     cast = tree.cast(algorithm)
     look = int(min(max(math.ceil(iterations), 1), LOOKED_AT))
-    course = Schedule(cast, problem, footprint(cast, problem).parts, [0]).ahead(0, look)
+    course = Schedule(cast, problem, footprint(cast, problem).parts, [seed]).ahead(0, look)
     rounds, floats, of_w, of_beta = (float(column[0, -1]) * iterations / look for column in course)
-    sent = 2 * floats * np.dtype(float).itemsize
-    total = cost.total(rounds, sent, of_w + of_beta)
-    return Candidate(name, algorithm, iterations, rounds, sent, of_w + of_beta, total, proven)
+    return Needs(rounds, 2 * floats * jnp.result_type(float).itemsize, of_w, of_beta)
+
+
+def shortfall(
+    problem: Problem, algorithm: Algorithm, rounds: int | None, tol: float | None, first: float
+) -> str | None:
+    """A sentence where so many rounds are far from what theory needs to `tol` from a gap of at most `first`; else None.
+
+    A proven rate is a bound, and a run is faster, about three times in the median of docs/realdata.md: nothing is said up to that.
+    """
+    if rounds is None or tol is None or algorithm.name not in PROVEN or not (math.isfinite(first) and first > tol):
+        return None
+    iterations = _proven_iterations(problem, algorithm.name, algorithm, tol / first)
+    if not math.isfinite(iterations):
+        return None
+    wanted = needs(problem, algorithm, iterations).rounds
+    if wanted <= SLACK * rounds:
+        return None
+    return (
+        f"{rounds:,} rounds will hardly do: theory needs about {wanted:,.0f} rounds of {algorithm.name} for tol = {tol:g}, from a gap "
+        f"of {first:.3g} at most. Allow more rounds, ask for a larger tol, or leave the method open: solve(problem, tol={tol:g})."
+    )
 
 
 def _proven_iterations(problem: Problem, name: str, algorithm: Algorithm, relative: float) -> float:
+    if not problem.constants().mu > 0:
+        return math.inf
     if name == "acd":
         return math.log(1 / relative) / -math.log1p(-float(algorithm.theta))  # type: ignore[attr-defined]
     rows, batch = float(np.mean(problem.clients.counts)), getattr(algorithm, "batch", 1)
-    return rates.predict(name, problem.constants(), relative, n=rows, batch=batch).iterations
+    own = {field: getattr(algorithm, field) for field in ("p_w", "rho")}
+    return rates.predict(name, problem.constants(), relative, n=rows, batch=batch, **own).iterations
 
 
 def _profile_rounds(problem: Problem, algorithm: Algorithm, relative: float) -> float:

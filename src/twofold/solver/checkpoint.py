@@ -10,21 +10,31 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from twofold.errors import CheckpointError
+from twofold.engines.base import Engine, Point
+from twofold.engines.schedule import Course
+from twofold.errors import CheckpointError, InputError
+from twofold.storage import replace_file
 from twofold.tree import Pytree
 
-__all__ = ["Checkpoints", "Saved", "fingerprint"]
+if TYPE_CHECKING:
+    from twofold.solver.run import Run
+    from twofold.solver.track import Track
+
+__all__ = ["Checkpoints", "Keeper", "Saved", "fingerprint"]
 
 FORMAT = 1
 KEPT = 2
+CHECKPOINT_SECONDS = 60.0
+"""Time between checkpoints where nobody says after how many rounds."""
 
 
 class Saved(NamedTuple):
@@ -92,20 +102,100 @@ class Checkpoints:
                 )
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file so that, whatever happens, there is either the old one or the new one, and the new one is on the disk."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with beside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-    if hasattr(os, "O_DIRECTORY"):
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+class Keeper:
+    """Writes a run's checkpoints when they are due, and puts the run back to where the newest one was taken."""
+
+    def __init__(self, run: Run, folder: str | Path, every: int | None) -> None:
+        if every is not None and every < 1:
+            raise InputError(f"checkpoint_every is a number of rounds ≥ 1, got {every}.")
+        self._run, self._folder, self._every = run, Checkpoints(folder, _identity(run)), every
+        self._due = every or 0
+        self._last = time.perf_counter()
+
+    def limit(self, tracks: list[Track], most: int) -> int:
+        """At most so many iterations, such that the stretch ends when a checkpoint is due."""
+        if self._every is None:
+            return most
+        slowest = min((t for t in tracks if t.status is None), key=lambda t: t.rounds)
+        if self._run.by_rounds:
+            ahead = self._run.schedule.ahead(slowest.k, most).rounds[slowest.row]
+        else:
+            ahead = slowest.k + np.arange(most + 1)
+        there = np.flatnonzero(ahead >= self._due)
+        return int(np.clip(there[0], 1, most)) if len(there) else most
+
+    def after(self, k: int, tracks: list[Track], engine: Engine, now: bool) -> None:
+        """Write a checkpoint if one is due, at the end of the run, and before an interruption."""
+        over, done = all(track.status is not None for track in tracks), self._run.done(tracks)
+        due = time.perf_counter() - self._last >= CHECKPOINT_SECONDS if self._every is None else done >= self._due
+        if not (due or over or now):
+            return
+        if self._every is not None:
+            self._due = (done // self._every + 1) * self._every
+        self._folder.write(k, self._content(k, tracks, engine))
+        self._last = time.perf_counter()
+
+    def _content(self, k: int, tracks: list[Track], engine: Engine) -> Saved:
+        plain = {
+            "k": k,
+            "seconds": time.perf_counter() - self._run.began,
+            "budget": dataclasses.asdict(self._run.budget),
+            "tracks": [
+                {"k": t.k, "spent": [float(n) for n in t.spent], "status": t.status, "message": t.message}
+                for t in tracks
+            ],
+        }
+        return Saved((engine.state(), [(list(t.columns.values()), t.last) for t in tracks]), plain)
+
+    def restore(self, tracks: list[Track], engine: Engine) -> int:
+        """Put everything back to where the newest checkpoint was taken; returns the iteration to continue from."""
+        saved = self._folder.read(lambda: self._content(0, tracks, engine).arrays)
+        if saved is None:
+            return 0
+        state, recorded = saved.arrays
+        engine.restore(state)
+        longer = saved.plain["budget"] != dataclasses.asdict(self._run.budget)
+        for track, (columns, last), plain in zip(tracks, recorded, saved.plain["tracks"], strict=True):
+            track.columns, track.last = dict(zip(track.columns, columns, strict=True)), Point(*last)
+            track.k, track.spent, track.message = plain["k"], Course(*plain["spent"]), plain["message"]
+            track.status = plain["status"]
+            if track.status == "budget" and longer:
+                self._reopen(track)
+        self._run.began = time.perf_counter() - saved.plain["seconds"]
+        if self._every is not None:
+            self._due = (self._run.done(tracks) // self._every + 1) * self._every
+        return int(saved.plain["k"])
+
+    def _reopen(self, track: Track) -> None:
+        """Let a run that was over continue with a larger budget, without the record that marked its end."""
+        track.status = None
+        count = track.columns["round" if self._run.by_rounds else "iteration"][-1]
+        if count % self._run.budget.every and len(track.columns["round"]) > 1:
+            track.columns = {name: column[:-1] for name, column in track.columns.items()}
+
+
+def _identity(run: Run) -> dict[str, str]:
+    """What two runs must have in common for one to continue from the other's checkpoint."""
+    from twofold.extras import version
+
+    problem, budget, clients = run.problem, run.budget, run.problem.clients
+    data = fingerprint(
+        jax.tree.leaves(clients.x), jax.tree.leaves(clients.y), clients.counts, clients.weights, list(clients.names),
+        *([] if clients.row_weights is None else [clients.row_weights]),
+    )  # fmt: skip
+    stop = dataclasses.replace(budget, rounds=1, iterations=None, seconds=None) if len(run.seeds) == 1 else budget
+    metrics, *derived = run.recording
+    return {
+        "version": version(),
+        "precision": str(jnp.result_type(float)),
+        "problem": fingerprint(problem.objective, problem.scale, str(problem.feature_dtype)),
+        "data": data,
+        "start": fingerprint(jax.tree.leaves(run.start)),
+        "algorithm": f"{run.algorithm.name} {fingerprint(run.algorithm)}",
+        "seeds": str(run.seeds),
+        "recording": fingerprint(stop, list(metrics), *derived),
+        "participation": fingerprint(run.options.participation),
+    }
 
 
 def fingerprint(*values: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import signal
 import sys
 import threading
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["Interrupt", "bar"]
+__all__ = ["Interrupt", "bar", "in_notebook"]
 
 
 class Interrupt:
@@ -39,14 +40,40 @@ class Interrupt:
 
 @contextmanager
 def bar(progress: bool | None, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar with rich when run on a terminal (or when asked for), else nothing."""
-    if progress is False or (progress is None and not sys.stderr.isatty()):
+    """A progress bar on a terminal and in a notebook (or when asked for), else nothing."""
+    notebook = in_notebook()
+    if progress is False or (progress is None and not sys.stderr.isatty() and not notebook):
         yield lambda done: None
+        return
+    if notebook and importlib.util.find_spec("ipywidgets") is None:  # what rich's bar needs there
+        yield from _line(total)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+    with Progress(*columns, console=Console(stderr=not notebook), transient=True) as shown:
         task = shown.add_task("rounds", total=total)
         yield lambda done: shown.update(task, completed=min(done, total))
+
+
+def in_notebook() -> bool:
+    """Whether this is the kernel of a notebook; its output is no terminal, but somebody is looking."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+def _line(total: int) -> Iterator[Callable[[int], None]]:
+    """One line that is written over: all that a notebook without widgets can do."""
+    last = -1
+
+    def tell(done: int) -> None:
+        nonlocal last
+        share = 100 * min(done, total) // max(total, 1)
+        if share > last:
+            last = share
+            print(f"\r{min(done, total):,} of {total:,} rounds", end="", flush=True)
+
+    yield tell
+    if last >= 0:
+        print("\r" + " " * 40 + "\r", end="", flush=True)

@@ -57,6 +57,10 @@ def complete(
             f"{algorithm.name} solves the {algorithm.needs} objective only, but this problem's is {objective.name}; "
             "use lsgd, acd or asvrcd, which solve any."
         )
+    if algorithm.needs == "mixture" and objective.mixture_strength() is None:
+        raise InputError(
+            f"{algorithm.name} needs one λ for all, but this problem's clients have their own: use profile or acd."
+        )
     if algorithm.needs == "mixture" and problem.metric is not None:
         raise InputError(
             f"{algorithm.name} works in the user's own variables only: leave out precondition={problem.precondition!r}."
@@ -85,7 +89,7 @@ def facts_of(
         M=problem.M,
         max_weight=float(np.max(problem.clients.weights)),
         lam=lam,
-        loss=None if lam is None else objective.loss.constants(problem.clients),
+        loss_of=None if lam is None else partial(objective.loss.constants, problem.clients),
         sizes=(tree.size(problem.abstract_start[0]), tree.size(problem.abstract_start[1])),
         convex=objective.convex,
         coin=None if constants is not None else lambda: problem.best_coin,

@@ -13,7 +13,8 @@ import numpy as np
 from twofold import metrics as measure
 from twofold.engines.base import Point
 from twofold.engines.schedule import Course
-from twofold.result import History, Ledger, Result
+from twofold.result import History, Result
+from twofold.solver.ledger import ledger
 from twofold.solver.steps import complete
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Track:
         self.message = ""
         self.columns: dict[str, np.ndarray] = {}
         self.last: Point | None = None
+        self.told = 0  # records that the callbacks have seen
         self._ends: int | None = None  # how many iterations ahead the budget is spent, as far as seen
 
     @property
@@ -81,7 +83,7 @@ class Track:
     ) -> None:
         """Records after ks[0], ks[1], … iterations, up to the first that ends this track; `fetch(i)` gets an iterate."""
         run = self.run
-        self._derive(values)
+        run.recording.derive(values)
         rows = {
             "round": course.rounds.astype(np.int64),
             "iteration": ks,
@@ -90,7 +92,7 @@ class Track:
             "gradients_beta": course.gradients_beta,
             "seconds": seconds,
             **values,
-            **{name: values[metric] for name, metric in run.aliases.items()},
+            **{name: values[metric] for name, metric in run.recording.aliases.items()},
         }
         broken = self._broken(values, sizes)
         over = (ks > 0) & run.budget.is_over(ks, course.rounds, run.by_rounds)
@@ -104,19 +106,11 @@ class Track:
             new = np.asarray(column)[:good]
             self.columns[name] = np.concatenate([self.columns[name], new]) if name in self.columns else new
         if good:
+            self.last = None  # its memory is free before the next one needs as much
             self.last = fetch(good - 1)
         if len(ends):
             self.k, self.spent = int(ks[stop]), course.at(stop)
             self._end(bool(broken[stop]), bool(done[stop]), {name: float(v[stop]) for name, v in values.items()})
-
-    def _derive(self, values: dict[str, np.ndarray]) -> None:
-        """Metrics that come from another one and a number."""
-        run = self.run
-        if run.wants_gap:
-            values["gap"] = values["loss"] - run.best
-        if run.wants_bound and "bound" not in values:
-            with np.errstate(over="ignore"):  # a diverging float32 run may overflow here, and is told so below
-                values["bound"] = values["gradient_norm"] ** 2 / (2 * run.mu)
 
     def _broken(self, values: dict[str, np.ndarray], sizes: np.ndarray) -> np.ndarray:
         """Where the run has diverged."""
@@ -229,7 +223,7 @@ class Track:
             w=jax.tree.map(np.asarray, w),
             beta=jax.tree.map(np.asarray, problem.join(jax.tree.map(np.asarray, parts))),
             history=History(self.columns),
-            ledger=self._ledger(),
+            ledger=ledger(run, self),
             status=self.status or "budget",  # type: ignore[arg-type]
             seconds=seconds,
             message=self.message,
@@ -237,12 +231,3 @@ class Track:
             seed=run.seeds[self.row],
             notes=run.notes,
         )
-
-    def _ledger(self) -> Ledger:
-        run, size = self.run, jnp.result_type(float).itemsize
-        up, down = run.traffic(self)
-        of_w, of_beta = run.evaluated(self)
-        return Ledger(
-            rounds=self.rounds, iterations=self.k, floats_up=up, floats_down=down, bytes_up=up * size,
-            bytes_down=down * size, gradients_w=of_w, gradients_beta=of_beta,
-        )  # fmt: skip

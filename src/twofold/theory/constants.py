@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twofold.errors import InputError, KindError
+from twofold.exports import aligned, html
 
 __all__ = [
     "SYMBOLS", "Constants", "LossConstants", "Sampling", "adaptive", "arrow_smallest_eigenvalue", "local",
@@ -191,15 +192,19 @@ class Constants:
         return _replace(self, **given, **dict(zip(("how", "why"), kept, strict=True)))
 
     def __str__(self) -> str:
-        texts: list[tuple[str, str, str, str]] = [_HEADER]
+        return "\n".join(aligned([_HEADER, *self._lines()], left=(1, 2, 3)))
+
+    def _repr_html_(self) -> str:
+        return html(_HEADER, self._lines(), left=(1, 2, 3))
+
+    def _lines(self) -> list[tuple[str, str, str, str]]:
+        texts: list[tuple[str, str, str, str]] = []
         for name, symbol in self.symbols.items():
             why = self.why[name]
             if name in ("noise_w", "noise_beta"):
                 why = f"{why} ({self.sampling} sampling)".lstrip()
             texts.append((symbol, f"{getattr(self, name):.6g}", self.how[name], why))
-        widths = [max(len(text[i]) for text in texts) for i in range(3)]
-        lines = ["  ".join([*(t.ljust(w) for t, w in zip(text, widths, strict=False)), text[3]]) for text in texts]
-        return "\n".join(line.rstrip() for line in lines)
+        return texts
 
 
 def _check_noise(noise_w: float | None, noise_beta: float | None, sampling: str | None) -> None:
@@ -271,30 +276,32 @@ def _secular_root(a: float, b2: Array, c: Array, schur: float | None) -> float:
     t = float(np.min(_smaller_of_two(a, b2, c)))
     high = pole
     if schur is not None:
-        if (
-            schur >= 0
-        ):  # then the matrix is positive semidefinite, with 0 ≤ root ≤ schur by φ(0) = schur and φ(schur) ≤ 0
+        if schur >= 0:
+            # Then the matrix is positive semidefinite, with 0 ≤ root ≤ schur by φ(0) = schur and φ(schur) ≤ 0.
             low, t = max(low, 0.0), min(t, schur)
         if schur == 0:
             return 0.0
     if not low < t < high:
         t = low + (high - low) / 2
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        for _ in range(300):
-            value = phi(t)
-            if value == 0:
-                return t
-            if value > 0:
-                low = t
-            else:
-                high = t
-            step = value / slope(t)
-            following = t - step
-            if not low < following < high:
-                following = low + (high - low) / 2
-            if following in (t, low, high) or abs(following - t) <= 2 * np.finfo(float).eps * abs(following):
-                return following
-            t = following
+        return _falling_root(phi, slope, low, t, high)
+
+
+def _falling_root(
+    phi: Callable[[float], float], slope: Callable[[float], float], low: float, t: float, high: float
+) -> float:
+    """The root of a falling function between low and high: Newton's steps from t, or halves where these leave the interval."""
+    for _ in range(300):
+        value = phi(t)
+        if value == 0:
+            return t
+        low, high = (t, high) if value > 0 else (low, t)
+        following = t - value / slope(t)
+        if not low < following < high:
+            following = low + (high - low) / 2
+        if following in (t, low, high) or abs(following - t) <= 2 * np.finfo(float).eps * abs(following):
+            return following
+        t = following
     return t
 
 

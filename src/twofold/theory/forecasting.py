@@ -23,13 +23,18 @@ from twofold.engines.schedule import footprint
 from twofold.errors import InputError, NotFound, TwofoldError
 from twofold.problem import Problem
 from twofold.solver import complete, make
-from twofold.theory import rates
+from twofold.solver.auto import needs
+from twofold.solver.steps import facts_of
+from twofold.theory import rates, stepsizes_newer
 from twofold.theory.constants import Constants
+from twofold.theory.cost import PRESETS, Cost, Preset, cost_of
 
 __all__ = ["Forecast", "MethodForecast", "RoundsCost", "cost_of_rounds", "forecast", "stages"]
 
 BLOCK = 4096
 """Iterations whose coins are looked at together."""
+NEWER = ("scaffnew", "scafflix", "al2sgd_plus", "saga")
+"""Methods whose rates are those of single clients."""
 NOISE = "sampling noise and client drift, unknown before a run, are left out of this prediction."
 
 
@@ -58,7 +63,7 @@ class MethodForecast:
     certainty: str  # "certified", "theorem" or "none", as in `theory.rates`
     note: str
     algorithm: Algorithm | None
-    seconds: float | None = None  # not predicted yet
+    seconds: float = math.nan  # under the forecast's cost model; what our own code needs on top is not in it
 
     @property
     def is_proven(self) -> bool:
@@ -82,6 +87,7 @@ class Forecast:
     methods: tuple[MethodForecast, ...]
     constants: Constants
     lower_bounds: rates.LowerBounds | None  # for μ > 0
+    cost: Cost = PRESETS["cross-silo"]
 
     def __getitem__(self, method: str) -> MethodForecast:
         for row in self.methods:
@@ -105,15 +111,15 @@ class Forecast:
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """The header and the cells of the table of all methods with a rate, and of the lower bounds."""
-        header = ["", "iterations", "rounds", "traffic", "∇w rows", "∇β rows"]
+        header = ["", "iterations", "rounds", "traffic", "∇w rows", "∇β rows", "seconds"]
         body = [
             [f"{row.method} ({row.certainty})", _count(row.iterations), _count(row.rounds), _traffic(row.bytes),
-             _count(row.gradients_w), _count(row.gradients_beta)]
+             _count(row.gradients_w), _count(row.gradients_beta), f"{row.seconds:,.3g}"]
             for row in self.methods if row.is_proven
         ]  # fmt: skip
         if self.lower_bounds is not None:
             least = self.lower_bounds
-            bounds = [_count(least.rounds), "", _count(least.grad_w), _count(least.grad_beta)]
+            bounds = [_count(least.rounds), "", _count(least.grad_w), _count(least.grad_beta), ""]
             body.append(["lower bound (order)", "", *bounds])
         return header, body
 
@@ -141,13 +147,14 @@ def forecast(
     *,
     constants: Constants | None = None,
     seed: int = 0,
+    cost: Cost | Preset = "cross-silo",
 ) -> Forecast:
     """Predict what every method needs until its error is `tol` times the initial one (Table 1 of the paper).
 
     The predictions are upper bounds on expectations, with theory's step sizes; a run may well be faster. `methods` are
     names or algorithms with fields of your own, all that are registered if not given; those without a proven rate are
     listed with the reason. `constants` replaces the problem's own. Bytes follow from the sizes of the messages and from
-    the first coins of `seed`.
+    the first coins of `seed`. Seconds are those of the `cost` model ("cross-silo", "cross-device", "simulation" or a `Cost`).
 
     >>> import twofold as tw
     >>> data = tw.data.load("synthetic-mixture", sigma_h=0.3, clients=4, rows=10, features=2)
@@ -168,7 +175,17 @@ def forecast(
     rows = float(problem.clients.counts.mean())
     least = rates.lower_bounds(found, rows, tol) if found.mu > 0 else None
     asked = list(REGISTRY) if methods is None else methods
-    return Forecast(tol, tuple(_method(problem, method, tol, found, constants, seed) for method in asked), found, least)
+    prices = cost_of(cost)
+    every = (_method(problem, method, tol, found, constants, seed) for method in asked)
+    return Forecast(tol, tuple(_priced(row, prices) for row in every), found, least, prices)
+
+
+def _priced(row: MethodForecast, cost: Cost) -> MethodForecast:
+    """The same with its seconds, where there is something to price."""
+    if not (row.is_proven and math.isfinite(row.iterations)):
+        return row
+    seconds = cost.total(row.rounds, row.bytes, row.gradients_w + row.gradients_beta)
+    return dataclasses.replace(row, seconds=seconds)
 
 
 def _method(
@@ -179,8 +196,10 @@ def _method(
         algorithm, _ = complete(problem, given, own)
     except TwofoldError as refusal:  # it does not fit this problem
         return _unproven(given, str(refusal), None)
+    if given.name in NEWER:
+        return _newer(problem, given, algorithm, tol, own, seed)
     if given.name not in rates.METHODS:
-        return _unproven(given, _no_rate(given), algorithm)
+        return _unproven(given, f"no rate is proven for {given.name}.", algorithm)
     found = _prediction(problem, given, algorithm, tol, constants)
     if found.certainty == "none":
         return _unproven(given, found.note, algorithm)
@@ -199,13 +218,25 @@ def _method(
     )
 
 
-def _no_rate(given: Algorithm) -> str:
-    """Why there is no forecast: some newer methods have a rate, but in other constants than F's own."""
-    if given.name in ("scaffnew", "scafflix", "al2sgd_plus", "saga"):
-        return (
-            f"{given.name}'s rate is that of single clients (theory.stepsizes_newer), which a forecast does not know."
-        )
-    return f"no rate is proven for {given.name}."
+def _newer(
+    problem: Problem, given: Algorithm, algorithm: Algorithm, tol: float, own: Constants | None, seed: int
+) -> MethodForecast:
+    """A method whose rate is that of single clients (`stepsizes_newer`); everyone takes part."""
+    facts = facts_of(problem, own)
+    values, fields = stepsizes_newer.rate(algorithm, facts), {f.name for f in dataclasses.fields(given)}  # type: ignore[arg-type]
+    set_by_hand = sorted(
+        n for n in fields & {"eta", "steps", "gamma", "theta1", "prox"} if getattr(given, n) is not None
+    )
+    if isinstance(values, str):
+        return _unproven(given, values, algorithm)
+    if set_by_hand:
+        return _unproven(given, f"no rate is proven for a {set_by_hand[0]} of your own.", algorithm)
+    iterations = math.log(1 / tol) / -math.log1p(-min(values.kappa, 1 - 1e-9))
+    found = needs(problem, algorithm, iterations, seed)
+    return MethodForecast(
+        given.name, iterations, *(found if problem.has_shared else found._replace(rounds=0.0, bytes=0.0)),
+        criterion=values.criterion, certainty=values.certainty, note=values.note, algorithm=algorithm,
+    )  # fmt: skip
 
 
 def _unproven(given: Algorithm, reason: str, algorithm: Algorithm | None) -> MethodForecast:

@@ -33,8 +33,8 @@ from twofold.theory.cost import Cost
 from twofold.theory.tight import Batch, Design, Method, balanced, design, momentum, smoothness, tight, variance
 
 __all__ = [
-    "Hyper", "acd", "ascd", "asvrcd", "check_nonconvex", "check_pl", "expected_smoothness", "hybrid", "l2sgd_plus",
-    "largest_nonconvex_eta", "lsgd", "participation", "pfedme", "pl_beta", "pl_schedule", "refresh_probability", "scd",
+    "Hyper", "acd", "ascd", "asvrcd", "asvrcd_contraction", "check_nonconvex", "check_pl", "expected_smoothness", "hybrid",
+    "l2sgd_plus", "largest_nonconvex_eta", "lsgd", "participation", "pfedme", "pl_beta", "pl_schedule", "refresh_probability", "scd",
     "scd_neighbourhood", "svrcd", "usable_mu", "variance", "w_probability",
 ]  # fmt: skip
 
@@ -302,6 +302,34 @@ def asvrcd(
         "nu": 1 - gamma * mu,
         "note": note,
     }
+
+
+def asvrcd_contraction(hyper: Hyper, mu: float) -> float:
+    """The factor 1 − κ by which ASVRCD's Lyapunov function falls in one iteration, in expectation (Theorem e1).
+
+    κ = min{γμ, the smaller root of κ² − (ρ+θ₁+θ₂)κ + ρθ₁}, so that 1/κ = O(1/ρ + √(𝓛/(ρμ))). Proof, with
+    E‖g − ∇F(x)‖² ≤ 2𝓛 D_F(v, x), F 𝓛-smooth, η = 1/(4𝓛), θ₂ = ½:
+
+    1. E F(y⁺) ≤ F(x) − (1/η − 𝓛/2) η² E‖g‖² + 2𝓛η D_F(v, x) = F(x) − ⅞η E‖g‖² + ½ D_F(v, x).
+    2. z⁺ = νz + (1−ν)x − γg, and θ₁(z−x) = θ₂(x−v) + (1−θ₁−θ₂)(x−y); strong convexity cancels ‖x − x*‖², as 1 − ν = γμ:
+       E‖z⁺−x*‖² ≤ ν‖z−x*‖² − 2γ(F(x)−F*) + γ²E‖g‖²
+       − (2γν/θ₁)[(1−θ₁)F(x) − θ₂F(v) − (1−θ₁−θ₂)F(y) + θ₂D_F(v, x)].
+    3. Put (1) into (2) with weight A = 2γν/θ₁. D_F(v, x) cancels as θ₂ = ½, and E‖g‖² goes as γ ≤ η/(4θ₁), ν ≥ ½ make
+       ⅞ηA ≥ γ². With F(·)−F* = f(·): E[‖z⁺−x*‖² + A f(y⁺)] ≤ ν‖z−x*‖² + A θ₂ f(v) + A(1−θ₁−θ₂) f(y).
+    4. E f(v⁺) = (1−ρ) f(v) + ρ f(y). So Ψ = ‖z−x*‖² + A f(y) + A θ₂/(ρ−κ) f(v) falls by 1 − κ.
+
+    The tight steps that noise constants give come with their own κ (docs/two-references.md).
+
+    >>> c = Constants(mu=0.1, L_w=1.0, L_beta=4.0, calL_w=2.0, calL_beta=6.0)
+    >>> round(asvrcd_contraction(asvrcd(c, n=10), c.mu), 5)
+    0.99779
+    """
+    if "kappa" in hyper:
+        return 1 - hyper["kappa"]
+    rho, theta1, theta2 = hyper["rho"], hyper["theta1"], hyper["theta2"]
+    middle = rho + theta1 + theta2
+    root = 2 * rho * theta1 / (middle + math.sqrt(middle * middle - 4 * rho * theta1))
+    return 1 - min(hyper["gamma"] * mu, root)
 
 
 def _tight_asvrcd(

@@ -18,9 +18,10 @@ from jinja2 import UndefinedError
 from paper.report.made_up import make_up
 from twofold.paper import NAMES, published, write
 from twofold.paper.judge import judge
-from twofold.paper.report import chapters, figures, markup, page, verdicts
+from twofold.paper.report import chapters, page, verdicts
 from twofold.paper.report.endpoints import Head, Line, end_points
 from twofold.paper.report.slips import SLIPS
+from twofold.report import figures, markup, sheet, words
 
 TESTS = Path(__file__).parents[2]
 
@@ -125,8 +126,8 @@ def test_every_claim_has_its_verdict(folder: Path, reader: Reader) -> None:
     assert len(found) >= 9
     assert found == verdicts.judged(page.read(folder)[0])
     for verdict in found:
-        for words in (verdict.claim, verdict.because, verdict.rule):
-            assert unescape(re.sub("<[^>]*>", "", verdicts.named(words))) in reader.text
+        for told in (verdict.claim, verdict.because, verdict.rule):
+            assert unescape(re.sub("<[^>]*>", "", verdicts.named(told))) in reader.text
         assert verdicts.word(verdict.verdict, False) in reader.text
 
 
@@ -333,10 +334,10 @@ def test_a_template_escapes_what_it_is_given_and_refuses_to_guess() -> None:
 
 def test_levels_are_named_after_their_data() -> None:
     hybrid = chapters.KNOWN["hybrid"]
-    assert chapters.title("level", 5.0, hybrid, "synthetic") == "σ_h = 5"
-    assert chapters.title("level", 2, hybrid, "mnist") == "K = 2"
-    assert chapters.title("level", "theory", chapters.KNOWN["pw"], "mnist") == "p_w = theory’s"
-    assert chapters.title("dataset", "my_own_data") == "my own data"
+    assert words.title("level", 5.0, hybrid, "synthetic") == "σ_h = 5"
+    assert words.title("level", 2, hybrid, "mnist") == "K = 2"
+    assert words.title("level", "theory", chapters.KNOWN["pw"], "mnist") == "p_w = theory’s"
+    assert words.title("dataset", "my_own_data") == "my own data"
 
 
 def test_arrays_are_kept_once() -> None:
@@ -384,7 +385,7 @@ def _contrast(one: str, other: str) -> float:
 
 
 def test_text_and_lines_stand_out_in_both_schemes() -> None:
-    style = Path(page.__file__).with_name("page.css").read_text(encoding="utf-8")
+    style = Path(sheet.__file__).with_name("page.css").read_text(encoding="utf-8")
     light, dark = (
         dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", block)) for block in re.findall(r":root \{(.*?)\}", style, re.S)
     )

@@ -220,6 +220,18 @@ def test_it_renders_without_a_complaint_a_request_or_a_sideways_scroll(
     assert browser.requests() == [path.as_uri()]
 
 
+def test_the_first_figure_is_on_the_first_screen_and_what_was_not_run_is_folded_away(
+    browser: Browser, tmp_path: Path
+) -> None:
+    browser.open(write(make_up(tmp_path, only=("pw", "mx2"))), draw=False)
+    box = "document.querySelector('figure .plot').getBoundingClientRect()"
+    top, bottom, height = browser.do(f"[{box}.top, {box}.bottom, innerHeight]")
+    assert 0 < top < bottom <= height
+    assert browser.do("[...document.querySelectorAll('figure')].map(f => f.dataset.figure)") == ["mx2", "pw"]
+    assert browser.do("document.querySelector('details.unrun').open") is False
+    assert browser.do("document.querySelectorAll('details.unrun article').length") == 8
+
+
 def test_every_control_has_a_name_and_every_plot_is_told_in_words(browser: Browser, path: Path) -> None:
     browser.open(path)
     assert browser.do("[...document.querySelectorAll('button')].every(b => b.textContent.trim())")

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from twofold.paper.report.chapters import LABELS, Chapter, title
-from twofold.paper.report.figures import FIELDS, Series, at, distinct, layout, number, titles
+from twofold.report.figures import FIELDS, Series, at, distinct, layout, number, titles
+from twofold.report.words import LABELS, Chapter, title
 
 FEW_ROWS = 16
 """A table with at most this many rows is open from the start."""

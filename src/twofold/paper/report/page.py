@@ -6,24 +6,22 @@ policy forbids every request: the page works offline, and no text from a JSON fi
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from twofold.extras import require
 from twofold.paper import published
-from twofold.paper.report import endpoints, figures, verdicts
-from twofold.paper.report.chapters import CHAPTERS, KNOWN, Chapter, title
-from twofold.paper.report.markup import embedded, templates, trusted
+from twofold.paper.report import endpoints, verdicts
+from twofold.paper.report.chapters import CHAPTERS, KNOWN
 from twofold.paper.report.slips import SLIPS
+from twofold.report import figures
+from twofold.report.markup import templates
+from twofold.report.sheet import REPORT, render, write_page
+from twofold.report.words import Chapter, title
 
 TITLE = "One objective, many solvers: the paper’s claims, run again"
 AREAS = {"algorithms": "Algorithms", "theory": "Theorems, lemmas and tables", "experiments": "Experiments"}
@@ -37,13 +35,7 @@ def write(folder: str | os.PathLike[str]) -> Path:
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no folder {folder}; `twofold reproduce all --out {folder}` would make it.")
-    path, draft = folder / "report.html", folder / f".report.html.{os.getpid()}.part"
-    try:
-        draft.write_text(page(folder), encoding="utf-8")
-        draft.replace(path)  # a reader never sees half a page
-    finally:
-        draft.unlink(missing_ok=True)
-    return path
+    return write_page(folder / REPORT, page(folder))
 
 
 def page(folder: Path) -> str:
@@ -61,27 +53,23 @@ def page(folder: Path) -> str:
         curves = _curves(chapter, document)
         if curves:
             drawn[chapter.name] = figures.payload(chapter, curves, _published(chapter), pool)
-    script, library = _asset("page.js"), _library()
-    return (
-        templates()
-        .get_template("page.html")
-        .render(
-            title=TITLE,
-            policy=_policy(library, script),
-            style=trusted(_asset("page.css")),
-            tally=verdicts.tally(found, quick),
-            quick=sorted(quick),
-            contents=_contents(chapters),
-            claims=verdicts.rows(found, set(documents), quick, commands),
-            articles=articles,
-            slips=SLIPS,
-            areas=AREAS,
-            environments=_environments(documents),
-            command=shlex.join(["twofold", "report", str(folder)]),
-            data=embedded({"figures": drawn, "pool": pool.arrays}),
-            library=trusted(library),
-            script=trusted(script),
-        )
+    environment = templates("twofold.paper.report")
+    environment.filters |= {"named": verdicts.named}
+    return render(
+        environment,
+        "page.html",
+        {"figures": drawn, "pool": pool.arrays},
+        title=TITLE,
+        tally=verdicts.tally(found, quick),
+        quick=sorted(quick),
+        contents=_contents([article.chapter for article in articles if not article.missing]),
+        claims=verdicts.rows(found, set(documents), quick, commands),
+        run=[article for article in articles if not article.missing],
+        unrun=[article for article in articles if article.missing],
+        slips=SLIPS,
+        areas=AREAS,
+        environments=_environments(documents),
+        command=shlex.join(["twofold", "report", str(folder)]),
     )
 
 
@@ -233,7 +221,7 @@ def _contents(chapters: Sequence[Chapter]) -> dict[str, str]:
     """Every place of the page by the name of its anchor."""
     in_order = sorted(chapters, key=lambda chapter: chapter.part != "paper")
     places = {chapter.name: chapter.short for chapter in in_order}
-    return {"verdicts": "Verdicts", **places, "errata": "Slips", "environment": "Environment"}
+    return {**places, "verdicts": "Verdicts", "errata": "Slips", "environment": "Environment"}
 
 
 def _environments(documents: Mapping[str, Document]) -> list[dict[str, Any]]:
@@ -254,24 +242,3 @@ def _reproduce(name: str, folder: Path, quick: bool = False) -> str:
 
 def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _asset(name: str) -> str:
-    return resources.files("twofold.paper.report").joinpath(name).read_text(encoding="utf-8")
-
-
-@cache
-def _library() -> str:
-    """plotly.js from the installed package; nothing in it may end the script element."""
-    offline = require("plotly.offline", "The report", "paper")
-    return offline.get_plotlyjs().replace("</script", "<\\/script")
-
-
-def _policy(*scripts: str) -> str:
-    """A content security policy: only these scripts run, and nothing is ever fetched."""
-    hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
-    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
-    return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
-        "form-action 'none'"
-    )

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from twofold.paper.base import LABELS, PUBLISHED, THEORY
 from twofold.paper.book import Book, Check
 from twofold.paper.judge import FAILS, HOLDS, IN_PART, Verdict, decide
-from twofold.paper.report.chapters import DATASETS, KNOWN, METHODS, Chapter
-from twofold.paper.report.markup import scripts
+from twofold.paper.report.chapters import KNOWN
+from twofold.report.markup import scripts
+from twofold.report.words import DATASETS, METHODS, Chapter
 
 if TYPE_CHECKING:
     from markupsafe import Markup

@@ -7,11 +7,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from twofold.paper.report.chapters import AXES, LABELS, METHODS, METRICS, OTHERS, VARIANTS, Chapter, title
+from twofold import looks
+from twofold.looks import METHODS
+from twofold.report.words import AXES, LABELS, METRICS, VARIANTS, Chapter, title
 
 FIELDS = ("metric", "objective", "dataset", "variant", "level", "method")
-
-SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x", "star")
 
 Series = Mapping[str, Any]
 
@@ -57,6 +57,7 @@ def payload(chapter: Chapter, series: Sequence[Series], published: Sequence[Seri
         "dotted": values["variant"][1] if len(values["variant"]) > 1 else None,
         "markers": chapter.markers,
         "across": chapter.across,
+        "seed_words": chapter.seeds,
     }
 
 
@@ -69,6 +70,8 @@ def curve(series: Series, pool: Pool) -> dict[str, Any]:
             out["x"][key] = pool.add(_short(series[key], 7))
     if _fits(series.get("stderr"), mean):
         out["stderr"] = pool.add(_short(series["stderr"], 3))
+    if _fits(series.get("low"), mean) and _fits(series.get("high"), mean):  # a band of quantiles
+        out |= {"low": pool.add(_short(series["low"])), "high": pool.add(_short(series["high"]))}
     best = number(series.get("optimum"))
     if best is not None:  # subtracted before rounding: a gap of 1e-9 survives
         out["gap"] = pool.add(_short([None if value is None else value - best for value in mean]))
@@ -121,15 +124,13 @@ def _sorted(series: Sequence[Series], values: Mapping[str, list[Any]]) -> list[S
 
 def _styles(field: str, values: Sequence[Any], names: Sequence[str]) -> list[dict[str, Any]]:
     """A colour, a dash and a symbol for each line; a method has the same ones on the whole page."""
+    found = looks.looks(str(value) for value in values) if field == "method" else {}
     styles = []
     for i, value in enumerate(values or [None]):
-        colour, dash = OTHERS[i % len(OTHERS)]
-        if field == "method" and value in METHODS:
-            _, colour, dash = METHODS[value]
+        look = found.get(str(value)) or looks.look("", i)
         name = names[i] if names else ""
-        styles.append(
-            {"value": value, "title": name, "colour": colour, "dash": dash, "symbol": SYMBOLS[i % len(SYMBOLS)]}
-        )
+        symbol = looks.SYMBOLS[look.mark]
+        styles.append({"value": value, "title": name, "colour": look.colour, "dash": look.dash, "symbol": symbol})
     return styles
 
 

@@ -1,4 +1,4 @@
-"""Templates of the page, by jinja2, and the filters for formulas in plain text. All text is escaped."""
+"""Templates of a page, by jinja2, and the filters for formulas in plain text. All text is escaped."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ _MARKS = tuple((re.compile(_SCRIPT.replace("{mark}", mark)), tag) for mark, tag 
 
 
 @cache
-def templates() -> Environment:
-    """The environment in which the page's templates are rendered."""
-    from twofold.paper.report.verdicts import named
-
+def templates(package: str = "twofold.report") -> Environment:
+    """The environment in which a page's templates are rendered: those of a package, and the pieces that all pages share."""
     jinja2 = require("jinja2", "The report", "paper")
+    homes = dict.fromkeys([package, "twofold.report"])
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("twofold.paper.report"),
+        loader=jinja2.ChoiceLoader([jinja2.PackageLoader(home) for home in homes]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"breakable": breakable, "named": named, "plain": plain, "rich": rich, "scripts": scripts}
+    environment.filters |= {"breakable": breakable, "plain": plain, "rich": rich, "scripts": scripts}
     return environment
 
 

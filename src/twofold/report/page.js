@@ -202,7 +202,8 @@
       const log = this.scale === "log", flat = this.state.across === "log";
       const keep = mean.map((y, i) => y !== null && (!log || y > 0) && x[i] !== null && (!flat || x[i] > 0));
       const pick = values => values && values.filter((_, i) => keep[i]);
-      return { at: series.at, runs: series.runs, x: pick(x), y: pick(mean), se: pick(pooled(series.stderr)) };
+      const band = gap ? {} : { low: pick(pooled(series.low)), high: pick(pooled(series.high)) };  // quantiles
+      return { at: series.at, runs: series.runs, x: pick(x), y: pick(mean), se: pick(pooled(series.stderr)), ...band };
     }
 
     points() {
@@ -216,7 +217,7 @@
     }
 
     rangeY(curves, points) {
-      const bands = curves.flatMap(c => (c.se ? c.y.flatMap((y, i) => [y + c.se[i], this.scale === "log" ? y : y - c.se[i]]) : []));
+      const bands = curves.flatMap(c => (c.high ? c.high : c.se ? c.y.flatMap((y, i) => [y + c.se[i], this.scale === "log" ? y : y - c.se[i]]) : []));
       const ys = finite([...curves.flatMap(c => c.y), ...bands, ...points.map(p => p.y)]);
       if (!ys.length) return undefined;
       let low = ys.reduce((a, b) => Math.min(a, b)), high = ys.reduce((a, b) => Math.max(a, b));
@@ -248,21 +249,23 @@
       return this.style(at).title + second;
     }
 
-    line({ at, x, y, se, runs }) {
+    line({ at, x, y, se, low, high, runs }) {
       const style = this.style(at), second = this.state.variant === "*" && at.variant === this.spec.dotted;
       return {
         type: "scatter", mode: this.spec.markers ? "lines+markers" : "lines", x, y, name: html(this.name(at)), showlegend: false,
         line: { color: colour(`--c-${style.colour}`), width: second ? 1.6 : 2.2, dash: second ? "dot" : style.dash },
         marker: { size: 7, symbol: style.symbol },
-        customdata: y.map((_, i) => (se && se[i] ? ` ± ${se[i].toPrecision(2)}` : "")),
-        hovertemplate: `%{y:.4~g}%{customdata}${runs > 1 ? ` <i>(${runs} runs)</i>` : ""}`, meta: "line",
+        customdata: y.map((_, i) => (se && se[i] ? ` ± ${se[i].toPrecision(2)}`
+          : low && runs > 1 ? ` (${Number(low[i].toPrecision(3))} … ${Number(high[i].toPrecision(3))})` : "")),
+        hovertemplate: `%{y:.4~g}%{customdata}${runs > 1 ? ` <i>(${runs} ${this.spec.seed_words})</i>` : ""}`, meta: "line",
       };
     }
 
-    band({ at, x, y, se }) {
-      if (!se || !se.some(v => v > 0)) return null;
+    band({ at, x, y, se, low, high, runs }) {
+      if (!(low && runs > 1) && (!se || !se.some(v => v > 0))) return null;
       const floor = this.scale === "log" ? 1e-3 * finite(y).reduce((a, b) => Math.min(a, b), Infinity) : -Infinity;
-      const up = y.map((v, i) => v + (se[i] || 0)), down = y.map((v, i) => Math.max(v - (se[i] || 0), floor));
+      const up = low ? high : y.map((v, i) => v + (se[i] || 0));
+      const down = low ? low.map(v => Math.max(v, floor)) : y.map((v, i) => Math.max(v - (se[i] || 0), floor));
       return {
         type: "scatter", mode: "lines", x: [...x, ...x.slice().reverse()], y: [...up, ...down.reverse()], fill: "toself",
         fillcolor: faint(colour(`--c-${this.style(at).colour}`), 0.17), line: { width: 0 }, hoverinfo: "skip", showlegend: false, meta: "band",
@@ -295,8 +298,8 @@
         annotations: unknown ? [{ text: "no optimum is known here:<br>look at the raw loss", showarrow: false,
           xref: "paper", yref: "paper", x: 0.5, y: 0.5 }] : [],
         modebar: { bgcolor: "rgba(0,0,0,0)", color: ink, activecolor: colour("--ink") },
-        xaxis: { ...common, type: this.state.across, range: x, nticks: 6, ticksuffix: axis.key === "bytes" ? "B" : "",
-          exponentformat: axis.key === "rounds" ? "power" : "SI", ...ticks(this.state.across, x), title: { ...common.title, text: html(axis.title) } },
+        xaxis: { ...common, type: this.state.across, range: x, nticks: 6, ticksuffix: axis.key === "bytes" ? "B" : axis.key === "seconds" ? "s" : "",
+          exponentformat: ["rounds", "setting"].includes(axis.key) ? "power" : "SI", ...ticks(this.state.across, x), title: { ...common.title, text: html(axis.title) } },
         yaxis: { ...common, type: this.scale, range: y, nticks: 8, ...ticks(this.scale, y),
           title: { ...common.title, text: html(this.withGap ? this.metric.gap : this.metric.title) } },
       };

@@ -1,0 +1,1 @@
+"""The study as an app of Flower's own."""

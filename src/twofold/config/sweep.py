@@ -1,0 +1,140 @@
+"""A grid of configurations over one file: every cell has a folder of its own, and what is finished is not run again."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from twofold.config.build import Config
+from twofold.config.document import load
+from twofold.config.mistakes import ConfigError, in_toml
+from twofold.config.output import CONFIG, check_folder, difference
+from twofold.errors import InputError
+from twofold.result import RESULT, RESULTS
+
+__all__ = ["Axis", "Cell", "axis", "check_cells", "plan"]
+
+MOST_LETTERS = 150
+"""Letters of a folder's name; file systems allow 255 bytes."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One key of a sweep and its values, as they stand in a TOML file."""
+
+    key: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One configuration of a sweep: what it sets, and whether it is finished."""
+
+    sets: tuple[str, ...]
+    config: Config
+    finished: bool
+
+
+def axis(text: str) -> Axis:
+    """Read "objective.lam=0.01,0.1,1"; values are TOML, or plain text.
+
+    >>> axis("objective.lam=0.01,0.1,1").values
+    ('0.01', '0.1', '1')
+    >>> axis("objective.name=mixture,local").values
+    ('"mixture"', '"local"')
+    >>> axis("run.participation=[0.5,1.0],3").values
+    ('[0.5, 1.0]', '3')
+    """
+    key, equals, values = text.partition("=")
+    if not equals or "." not in key.strip():
+        raise ConfigError(
+            [f"--grid {text!r} is not of the form section.key=value,value,...: for example objective.lam=0.01,0.1,1."]
+        )
+    try:
+        found: list[Any] = tomllib.loads(f"values = [{values}]")["values"]
+    except tomllib.TOMLDecodeError:
+        found = [part.strip() for part in values.split(",") if part.strip()]
+    told = tuple(in_toml(value) for value in found)
+    if not told:
+        raise ConfigError([f"--grid {text!r} has no value: write some after the equals sign, with commas between."])
+    if len(set(told)) < len(told):
+        raise ConfigError([f"--grid {text!r} has a value twice: every value must be there once."])
+    return Axis(key.strip(), told)
+
+
+def plan(
+    path: str | Path,
+    grid: Sequence[str],
+    overrides: Sequence[str] = (),
+    out: str | Path | None = None,
+    force: bool = False,
+) -> list[Cell]:
+    """Every cell of a grid over a file, checked: all mistakes of all cells are told before anything runs.
+
+    Cells lie in folders of their own below `out` (else below the file's own folder, with `-sweep` behind it).
+    """
+    axes = [axis(text) for text in grid]
+    keys = [one.key for one in axes]
+    if len(set(keys)) < len(keys):
+        raise ConfigError([f"--grid has a key twice: {', '.join(keys)}. Put all its values behind one."])
+    root = Path(out) if out is not None else None
+    cells: list[Cell] = []
+    mistakes: dict[str, None] = {}
+    for values in itertools.product(*(one.values for one in axes)):
+        sets = tuple(f"{key}={value}" for key, value in zip(keys, values, strict=True))
+        try:
+            config = load(path, [*overrides, *sets])
+            home = root or config.folder.with_name(f"{config.folder.name}-sweep")
+            config = load(path, [*overrides, *sets, f"output.folder={json.dumps(str(home / folder_name(sets)))}"])
+        except ConfigError as error:
+            mistakes |= dict.fromkeys(error.errors)
+            continue
+        cells.append(Cell(sets, config, finished=not force and is_finished(config)))
+    if mistakes:
+        raise ConfigError(list(mistakes), str(path))
+    return cells
+
+
+def check_cells(cells: Sequence[Cell], force: bool = False) -> None:
+    """Refuse the sweep before any work if a cell that is to run cannot be written where it belongs."""
+    for cell in cells:
+        if not cell.finished:
+            check_folder(cell.config, force)
+
+
+def folder_name(sets: Sequence[str]) -> str:
+    """A cell's folder, after what it sets.
+
+    >>> folder_name(["objective.lam=0.1", 'objective.name="mixture"'])
+    'objective.lam=0.1,objective.name=mixture'
+    """
+    name = re.sub(r"[^\w.,=+-]", "", ",".join(sets).replace(" ", "").replace("/", "-"))
+    if len(name) <= MOST_LETTERS:
+        return name
+    import hashlib
+
+    return f"{name[: MOST_LETTERS - 9]}-{hashlib.sha256(','.join(sets).encode()).hexdigest()[:8]}"
+
+
+def is_finished(config: Config) -> bool:
+    """Whether the folder holds this very configuration, with all its seeds, run to an end that is not an interruption."""
+    folder = config.folder
+    if not (folder / CONFIG).is_file() or difference(config):
+        return False
+    try:
+        if config.several:
+            seeds = json.loads((folder / RESULTS).read_text())["seeds"]
+            if seeds != config.seeds:
+                return False
+            ends = [json.loads((folder / f"seed-{seed}" / RESULT).read_text())["status"] for seed in seeds]
+        else:
+            ends = [json.loads((folder / RESULT).read_text())["status"]]
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"The run in {folder} cannot be read ({error}): delete it, or use --force.") from error
+    return "interrupted" not in ends

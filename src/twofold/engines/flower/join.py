@@ -1,0 +1,192 @@
+"""A node that stays: Flower's Fleet API in this process, our own installed code, and none that a run might bring."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+from flwr.app import Message
+from flwr.app.message import remove_content_from_message
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    PullMessagesRequest,
+    PushMessagesRequest,
+    RegisterNodeFleetRequest,
+)
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import PullObjectRequest, PushObjectRequest
+from flwr.proto.node_pb2 import Node as FlowerNode
+from flwr.supercore.error import FlowerError
+from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from twofold.engines.flower import bodies
+from twofold.engines.flower.serve import is_loopback
+from twofold.errors import InputError, TwofoldError
+from twofold.federation.keys import Identity
+from twofold.federation.node import Node
+
+__all__ = ["NotLetIn", "join"]
+
+BEAT = 1.5
+"""Seconds between two signs of life."""
+PERSISTENCE = 10.0
+"""Seconds for which a node that is turned away tries again: its old self may not be forgotten yet."""
+log = logging.getLogger("twofold.join")
+
+
+class NotLetIn(TwofoldError):  # noqa: N818
+    """The coordinator does not know this node's key, or somebody else is there with it."""
+
+
+class _Line:
+    """One connection to the coordinator."""
+
+    def __init__(self, server: str, certificates: bytes | None, identity: Identity | None) -> None:
+        key = (identity or Identity.new()).node
+        self._public, self._registered = public_key_to_bytes(key.public_key()), identity is not None
+        self.client = FleetHttpClient.from_server_address(
+            server,
+            certificates is None,
+            certificates,
+            interceptors=[
+                RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+                NodeAuthHttpInterceptor(key, key.public_key()),
+            ],
+        )
+        self.node = FlowerNode()
+        self._over = threading.Event()
+
+    def enter(self) -> None:
+        """Say that this node is here."""
+        if not self._registered:
+            self.client.RegisterNode(RegisterNodeFleetRequest(public_key=self._public))
+        answer = self.client.ActivateNode(ActivateNodeRequest(public_key=self._public, heartbeat_interval=30))
+        self.node = FlowerNode(node_id=answer.node_id)
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def _beat(self) -> None:
+        """Show signs of life while the other thread computes."""
+        while not self._over.wait(BEAT):
+            try:
+                self.client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=self.node, heartbeat_interval=30))
+            except (httpx.HTTPError, RuntimeError):
+                continue
+
+    def question(self) -> tuple[Message, bytes] | None:
+        """The next question, if there is one before the coordinator gets tired of holding the request."""
+        answer = self.client.PullMessages(PullMessagesRequest(node=self.node))
+        if not answer.messages_list:
+            return None
+        head = message_from_proto(answer.messages_list[0])
+        leaf, run = bodies.leaf_of(answer.message_object_trees[0]), head.metadata.run_id
+        found = self.client.PullObject(PullObjectRequest(node=self.node, run_id=run, object_id=leaf))
+        if not found.object_available:
+            return None
+        return head, bodies.content(found.object_content)
+
+    def answer(self, head: Message, content: bytes) -> None:
+        """Send an answer; only the object with the body in it."""
+        reply = Message(bodies.record(content), reply_to=head)
+        tree, objects = bodies.objects(reply)
+        request = PushMessagesRequest(
+            node=self.node, messages_list=[message_to_proto(remove_content_from_message(reply))], message_object_trees=[tree],
+            clientapp_runtime_list=[0.0],
+        )  # fmt: skip
+        session = self.client.PushMessages(request).session_id
+        leaf, run = bodies.leaf_of(tree), head.metadata.run_id
+        self.client.PushObject(
+            PushObjectRequest(
+                node=self.node, run_id=run, session_id=session, object_id=leaf, object_content=objects[leaf]
+            )
+        )
+
+    def leave(self) -> None:
+        """Say goodbye, if anybody listens."""
+        self._over.set()
+        try:
+            self.client.DeactivateNode(DeactivateNodeRequest(node_id=self.node.node_id))
+        except (httpx.HTTPError, RuntimeError):
+            pass
+        finally:
+            self.client.close()
+
+
+def join(
+    node: Node,
+    server: str,
+    *,
+    certificates: str | Path | None = None,
+    patience: float = 600.0,
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Answer the coordinator at `server` (HOST:PORT) until the study is done.
+
+    A connection that breaks is made again. Without a coordinator for `patience` seconds, it gives up.
+    """
+    host = server.rsplit(":", 1)[0]
+    if not is_loopback(host) and (certificates is None or node.identity is None):
+        raise InputError(f"{host} is another machine: join with --ca and --key.")
+    roots = None if certificates is None else Path(certificates).read_bytes()
+    since, wait, turned_away = time.monotonic(), 0.1, 0.0
+    done = False
+    while not stop():
+        line = _Line(server, roots, node.identity)
+        try:
+            line.enter()
+            log.info("joined %s as %s", server, node.name)
+            for _ in _answers(line, node, stop):
+                done = node.is_done
+                since, wait, turned_away = time.monotonic(), 0.1, 0.0
+            return
+        except (httpx.HTTPError, RuntimeError, OSError) as error:
+            if done:
+                return  # the coordinator has what it wants, and is gone
+            now = time.monotonic()
+            if _is_refusal(error):
+                turned_away = turned_away or now
+                if now - turned_away > PERSISTENCE:
+                    raise NotLetIn(_why(error)) from error
+            if now - since > patience:
+                raise TwofoldError(f"No coordinator at {server} for {patience:g} s: {_why(error)}") from error
+            log.warning("the connection to %s failed (%s); again in %.1f s", server, _why(error), wait)
+            time.sleep(wait)
+            wait = min(2 * wait, 2.0)
+        finally:
+            line.leave()
+
+
+def _answers(line: _Line, node: Node, stop: Callable[[], bool]) -> Iterator[None]:
+    """Answer whatever is asked, until the study is done and nothing more is; comes by after each word of the coordinator's."""
+    while not stop():
+        got = line.question()
+        if got is not None:
+            head, content = got
+            line.answer(head, node.handle(content))
+        elif node.is_done:
+            return
+        yield
+
+
+def _is_refusal(error: Exception) -> bool:
+    return isinstance(error, httpx.HTTPStatusError) and error.response.status_code < 500
+
+
+def _why(error: Exception) -> str:
+    """What an error of the network means."""
+    response: Any = getattr(error, "response", None)
+    if response is None:
+        return str(error) or type(error).__name__
+    told = FlowerError.from_json(response.text)
+    if response.status_code == 401 or (told is not None and "activat" in told.message.lower()):
+        return "the coordinator does not let this key in: it is not in the study, or somebody is there with it already"
+    return f"the coordinator answered {response.status_code}" + ("" if told is None else f": {told.message}")

@@ -1,0 +1,344 @@
+"""One run's models, client by client: what the objective predicts with, and each of its parts by itself."""
+# JAX leaves parts of jit's and vmap's signatures untyped, and pandas comes without types.
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from html import escape
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from twofold import tree
+from twofold.clients import Clients, Name
+from twofold.curvature import real_weight
+from twofold.errors import InputError, KindError, NotFound
+from twofold.evaluate.scoring import Metric, grade_everyone
+from twofold.evaluate.text import show
+from twofold.exports import aligned
+from twofold.model import Inputs, Model, check_features
+from twofold.objectives import Objective
+from twofold.objectives.base import Part
+from twofold.oracle import Member
+from twofold.problem import Problem
+from twofold.result import Result, frame
+from twofold.tree import Pytree
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = ["PARTS", "Evaluation", "Run", "Worst", "check_test", "evaluate", "parameters", "predict", "row_grades"]
+
+ONLY: dict[str, str] = {"shared": "only w", "alone": "only β"}
+"""What a table calls one block of the model by itself; the keys, its old names, are still understood."""
+PARTS = ("personal", *ONLY.values())
+"""The models that a run can be graded with: the objective's own, w by itself, β by itself."""
+MOST_CLIENTS = 20
+"""Clients that a printed evaluation lists one by one."""
+
+Summary = TypedDict(
+    "Summary",
+    {"mean": float, "worst": float, "worst_client": Name, "10 %": float, "50 %": float, "90 %": float},
+)
+"""The figures of one model over all clients; the percentages are quantiles."""
+
+Grades: TypeAlias = NDArray[np.float64]
+Run: TypeAlias = Result | tuple[Pytree, Pytree]
+"""What `solve` gave for one seed, or a pair (w, beta) of real parameters."""
+
+
+class Worst(NamedTuple):
+    """The client with the lowest grade.
+
+    >>> from twofold.evaluate import Worst
+    >>> Worst(client="bob", grade=0.5).client
+    'bob'
+    """
+
+    client: Name
+    grade: float
+
+
+# --- one run ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Every client's grade (larger is better) for each model that it could predict with.
+
+    `grades` maps "personal" (what the objective predicts with), "only w" and "only β" (one part of that model by itself; nobody
+    was trained alone here, for that see `report`) to one figure per client. A block that is no model by itself, such as the
+    shared layers of weight sharing, is left out. The figure is the share of right answers, minus the mean squared error, or
+    minus the mean loss, or what was asked for: `measure` says which.
+
+    >>> import numpy as np
+    >>> from twofold.evaluate import Evaluation
+    >>> grades = {"personal": np.array([0.9, 0.5])}
+    >>> found = Evaluation(("ann", "bob"), np.array([10, 20]), grades, "accuracy", "local", held_out=True)
+    >>> found.mean, found.worst.client
+    (0.7, 'bob')
+    >>> found
+    Evaluation(local, accuracy of 2 clients: mean 70.0 %, worst 50.0 % (bob))
+    """
+
+    names: tuple[Name, ...]
+    rows: NDArray[np.int32]
+    grades: Mapping[str, Grades]
+    measure: str
+    objective: str
+    held_out: bool
+
+    def __getitem__(self, part: str) -> Grades:
+        name = ONLY.get(part, part)
+        if name not in self.grades:
+            raise NotFound(f"{self.objective} has no {part!r} model; it has {', '.join(self.grades)}.")
+        return self.grades[name]
+
+    @property
+    def personal(self) -> Grades:
+        """One grade per client, for the model that the objective predicts with."""
+        return self["personal"]
+
+    @property
+    def mean(self) -> float:
+        """The mean of the personal grades; every client counts once, whatever its size."""
+        return float(self.personal.mean())
+
+    @property
+    def worst(self) -> Worst:
+        """The client with the lowest personal grade; the first one if there are several."""
+        return _worst(self.names, self.personal)
+
+    def quantiles(self, q: Sequence[float] = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0), part: str = "personal") -> Grades:
+        """Compute quantiles over clients of one model's grades."""
+        return np.quantile(self[part], q)
+
+    def summary(self) -> dict[str, Summary]:
+        """Give each model's mean, worst, worst_client, and the 10 %, 50 % and 90 % quantiles over clients."""
+        out: dict[str, Summary] = {}
+        for part, grades in self.grades.items():
+            worst = _worst(self.names, grades)
+            low, middle, high = (float(quantile) for quantile in np.quantile(grades, (0.1, 0.5, 0.9)))
+            out[part] = {
+                "mean": float(grades.mean()),
+                "worst": worst.grade,
+                "worst_client": worst.client,
+                "10 %": low,
+                "50 %": middle,
+                "90 %": high,
+            }
+        return out
+
+    def _distinct(self) -> dict[str, Summary]:
+        """The summary without a part that is the personal model itself, as β is for the mixture."""
+        whole = self.summary()
+        return {part: found for part, found in whole.items() if part == "personal" or not self._same(part)}
+
+    def _same(self, part: str) -> bool:
+        return bool(np.array_equal(self.grades[part], self.personal, equal_nan=True))
+
+    def to_pandas(self) -> DataFrame:
+        """Give a DataFrame with one row per client: its name, its number of rows, and its grades (needs pandas)."""
+        return frame("Evaluation.to_pandas", {"client": self.names, "rows": self.rows, **self.grades})
+
+    def __repr__(self) -> str:
+        worst = self.worst
+        figures = f"mean {show(self.mean, self.measure)}, worst {show(worst.grade, self.measure)} ({worst.client})"
+        return f"Evaluation({self.objective}, {self.measure} of {len(self.names)} clients: {figures})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the text, as it is aligned."""
+        return f"<pre>{escape(str(self))}</pre>"
+
+    def __str__(self) -> str:
+        where = "rows held out" if self.held_out else "training rows"
+        title = f"{self.objective}: {self.measure} of {len(self.names)} clients on {int(self.rows.sum()):,} {where}"
+        summary = self._distinct()
+        columns = list(Summary.__annotations__)
+        head = [["", *(c.replace("_", " ") for c in columns)]]
+        head += [[part, *(show(value, self.measure) for value in _values(values))] for part, values in summary.items()]
+        shown = {part: grades for part, grades in self.grades.items() if part in summary}
+        body = [["client", "rows", *shown]]
+        for m in range(min(len(self.names), MOST_CLIENTS)):
+            figures = (show(float(grades[m]), self.measure) for grades in shown.values())
+            body.append([str(self.names[m]), f"{int(self.rows[m]):,}", *figures])
+        more = len(self.names) - MOST_CLIENTS
+        rest = [f"… and {more:,} more clients: see .to_pandas()"] if more > 0 else []
+        return "\n".join([title, "", *aligned(head), "", *aligned(body), *rest])
+
+
+def evaluate(
+    problem: Problem, result: Run, test_clients: Clients | None = None, *, metric: str | None = None
+) -> Evaluation:
+    """Grade a run's models client by client, on `test_clients`, or on the training rows if there are none.
+
+    `result` is what `solve` gave, or a pair (w, beta) of real parameters, where beta has a leading client axis. The
+    test clients must have the names of the training clients, in the same order, and the same features. MAML's step is
+    taken on each client's own training rows. `metric` is the name of one of scikit-learn's scorers ("roc_auc",
+    "neg_log_loss", "balanced_accuracy", "r2", …); by default accuracy, minus the squared error, or minus the loss.
+    For what every client gains and loses by sharing at all, see `report`.
+
+    >>> import twofold as tw
+    >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
+    >>> train, test = tw.Clients.from_list(made.clients).split(test=0.5)
+    >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5), train)
+    >>> found = tw.evaluate(problem, problem.start, test)
+    >>> found.measure, list(found.grades)
+    ('accuracy', ['personal', 'only w', 'only β'])
+    """
+    w, beta = parameters(problem, result)
+    test = problem.clients if test_clients is None else test_clients
+    check_test(problem.clients, test)
+    parts = problem.objective.parts(problem.clients)
+    if metric is None:
+        measure = problem.objective.measure()
+        rows = row_grades(problem, w, beta, test, parts)
+        grades = {part: _means(values, test) for part, values in rows.items()}
+    else:
+        chosen = Metric.named(metric, getattr(problem.objective, "loss", None))
+        measure, model = chosen.name, Model.of(problem, (w, beta))
+        models = {"personal": model.parameters} | {ONLY[part]: partial(_only, model, part) for part in parts}
+        grades = {part: grade_everyone(chosen, model, of_client, test) for part, of_client in models.items()}
+    return Evaluation(
+        names=test.names,
+        rows=np.asarray(test.counts),
+        grades=grades,
+        measure=measure,
+        objective=problem.objective.name,
+        held_out=test_clients is not None,
+    )
+
+
+def _only(model: Model, part: Part, client: Name) -> Pytree:
+    """One client's block by itself, as `personal` would give it."""
+    m = model.position(client)
+    return model.objective.only(part, model.w, jax.tree.map(lambda leaf: leaf[m], model.beta))
+
+
+def _means(values: Grades, test: Clients) -> Grades:
+    """Each client's mean over its rows, which lie below each other."""
+    return np.add.reduceat(values, test.offsets[:-1]) / test.counts
+
+
+def row_grades(
+    problem: Problem, w: Pytree, beta: Pytree, test: Clients, parts: tuple[Part, ...] = ()
+) -> dict[str, Grades]:
+    """Every test row's grade, all clients below each other, for the personal models and for parts of them.
+
+    >>> import twofold as tw
+    >>> clients = tw.Clients.from_list([(np.eye(2), np.ones(2)), (np.eye(2), np.zeros(2))])
+    >>> problem = tw.Problem(tw.objectives.local(tw.losses.squared()), clients)
+    >>> row_grades(problem, (), np.full((2, 2), 2.0), clients)["personal"].tolist()
+    [-1.0, -1.0, -4.0, -4.0]
+    """
+    names = ("personal", *(ONLY[part] for part in parts))
+    out = {name: np.empty(test.rows) for name in names}
+    for stack, own in zip(problem.stacks, problem.split(tree.cast(beta)), strict=True):
+        held = test.stack(np.asarray(stack.position))
+        rows = tree.cast((held.x, held.y, held.count))
+        found = _grades(parts, problem.objective, stack, tree.cast(w), own, *rows)
+        for name, values in zip(names, found, strict=True):
+            host = np.asarray(values, np.float64)
+            for line, position, count in zip(host, held.position, held.count, strict=True):
+                out[name][test.offsets[position] : test.offsets[position + 1]] = line[:count]
+    return out
+
+
+def predict(problem: Problem, result: Run, client: Name, x: Pytree) -> NDArray[Any]:
+    """Predict for rows x with one client's personal model; a string is the client's name, an integer its position.
+
+    >>> import numpy as np
+    >>> import twofold as tw
+    >>> clients = tw.Clients.from_list([(np.eye(2), np.ones(2)), (np.eye(2), np.zeros(2))], names=["ann", "bob"])
+    >>> problem = tw.Problem(tw.objectives.local(tw.losses.squared(l2=0.1)), clients)
+    >>> beta = np.array([[1.0, 2.0], [3.0, 4.0]])
+    >>> tw.evaluate.predict(problem, ((), beta), "bob", np.eye(2)).tolist()
+    [3.0, 4.0]
+    """
+    w, beta = parameters(problem, result)
+    trained = problem.clients[client]  # raises, with the names that there are, if this is not one of them
+    m = problem.clients.position(client) if isinstance(client, str) else range(problem.M)[client]
+    x = Inputs.of(problem.clients).read(x, trained.name, "problem")
+    member = problem.member(m)
+
+    def of_client(leaf: jax.Array) -> jax.Array:
+        return leaf[m]
+
+    own = jax.tree.map(of_client, beta)
+    return np.asarray(problem.objective.predict(w, own, member.rows(), member.own, tree.cast(x)))
+
+
+def parameters(problem: Problem, result: Run) -> tuple[Pytree, Pytree]:
+    """The real parameters (w, beta) of a run, or the pair itself, checked and as JAX's arrays.
+
+    >>> import twofold as tw
+    >>> problem = tw.Problem(tw.objectives.local(tw.losses.squared()), tw.Clients.from_list([(np.eye(2), np.ones(2))]))
+    >>> parameters(problem, ((), np.zeros((1, 2))))[1].shape
+    (1, 2)
+    """
+    if isinstance(result, Result):
+        w, beta = result.w, result.beta
+    elif isinstance(result, tuple) and len(result) == 2:
+        w, beta = result
+    else:  # users may pass anything
+        raise KindError(f"Give one run's Result or a pair (w, beta), got {type(cast(object, result)).__name__}.")
+    problem.check(w, beta)
+    return tree.cast(w), tree.cast(beta)
+
+
+def check_test(train: Clients, test: object) -> None:
+    """Raise unless the test clients are the training clients, with the same features.
+
+    >>> import twofold as tw
+    >>> clients = tw.Clients.from_list([(np.eye(2), np.ones(2))])
+    >>> check_test(clients, clients)
+    """
+    if not isinstance(test, Clients):
+        raise KindError(f"The test clients must be Clients (see Clients.split), got {type(test).__name__}.")
+    check_features(train.x, test.x, test.names[0])
+    if train.names == test.names:
+        return
+    if train.M != test.M:
+        raise InputError(f"There are {train.M} training clients but {test.M} test clients: give each its own rows.")
+    m = next(m for m, (a, b) in enumerate(zip(train.names, test.names, strict=True)) if a != b)
+    raise InputError(
+        f"Test clients must have the training clients' names in the same order, but client {m} is named "
+        f"{train.names[m]!r} in training and {test.names[m]!r} in the test."
+    )
+
+
+@partial(jax.jit, static_argnums=0)
+def _grades(
+    parts: tuple[Part, ...],
+    objective: Objective,
+    stack: Member,
+    w: Pytree,
+    beta: Pytree,
+    x: Pytree,
+    y: Pytree,
+    count: jax.Array,
+) -> list[jax.Array]:
+    """The grade of every test row of each client of a stack, with whatever padding gives, for every model."""
+
+    def of_client(member: Member, beta: Pytree, x: Pytree, y: Pytree, count: jax.Array) -> list[jax.Array]:
+        train, own = member.rows(), member.own
+        rows = [objective.grade(w, beta, train, own, x, y)]
+        rows += [objective.grade_part(part, w, beta, train, own, x, y) for part in parts]
+        return [jnp.broadcast_to(grades, real_weight(jax.tree.leaves(x)[0].shape[0], count).shape) for grades in rows]
+
+    return jax.vmap(of_client)(stack, beta, x, y, count)
+
+
+def _worst(names: tuple[Name, ...], grades: Grades) -> Worst:
+    m = int(np.nanargmin(grades)) if not np.isnan(grades).all() else 0
+    return Worst(names[m], float(grades[m]))
+
+
+def _values(summary: Summary) -> list[float | Name]:
+    return [cast(float | Name, value) for value in summary.values()]

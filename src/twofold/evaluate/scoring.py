@@ -1,0 +1,249 @@
+"""Metrics by the names of scikit-learn's scorers, for one set of rows or for thousands of resamples of it at once.
+
+A resample is a row of whole weights: how often each row was drawn. The usual metrics are written for a matrix of those, in plain
+NumPy; any other scorer of scikit-learn is called resample by resample.
+"""
+# scikit-learn comes without types.
+# pyright: reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twofold.clients import Clients, Name
+from twofold.errors import InputError
+from twofold.extras import require
+from twofold.losses import Linear
+from twofold.model import Model
+from twofold.tree import Pytree
+
+__all__ = ["Metric", "grade_everyone"]
+
+Array: TypeAlias = NDArray[np.float64]
+Needs: TypeAlias = Literal["predictions", "probabilities", "scores", "estimator"]
+Formula: TypeAlias = Callable[[Array, NDArray[Any], NDArray[Any]], Array]
+"""From weights (resamples, rows), targets and what the model says to one figure for each resample."""
+
+
+def _mean(weights: Array, values: Array) -> Array:
+    return weights @ values / np.sum(weights, axis=1)
+
+
+def _accuracy(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
+    return _mean(weights, np.asarray(said == y, np.float64))
+
+
+def _balanced(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
+    """The mean, over the classes that are there, of the share of right answers."""
+    labels = np.unique(y)
+    there = np.stack([weights @ (y == label) for label in labels], axis=1)
+    right = np.stack([weights @ ((y == label) & (said == label)) for label in labels], axis=1)
+    shares = np.divide(right, there, out=np.full_like(right, np.nan), where=there > 0)
+    return np.nanmean(shares, axis=1)
+
+
+def _auc(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
+    """The chance that a row of class 1 has a larger score than one of class 0, ties counted half; NaN without both."""
+    order = np.argsort(said, kind="stable")
+    score, positive = said[order], y[order] == 1
+    first = np.flatnonzero(np.concatenate([[True], np.diff(score) != 0]))
+    ups, downs = (np.add.reduceat(weights[:, order] * part, first, axis=1) for part in (positive, ~positive))
+    below = np.cumsum(downs, axis=1) - downs
+    pairs = np.sum(ups, axis=1) * np.sum(downs, axis=1)
+    won = np.sum(ups * (below + downs / 2), axis=1)
+    return np.divide(won, pairs, out=np.full_like(won, np.nan), where=pairs > 0)
+
+
+def _log_loss(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
+    mine = said[np.arange(len(y)), y.astype(np.int64)]
+    return _mean(weights, np.log(np.clip(mine, np.finfo(np.float64).eps, 1.0)))
+
+
+def _brier(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
+    """Minus the squared distance of the probabilities from the truth; of two classes one counts, as in scikit-learn."""
+    truth = np.arange(said.shape[1])[None, :] == y[:, None]
+    return -_mean(weights, np.sum((said - truth) ** 2, axis=1) / (2 if said.shape[1] == 2 else 1))
+
+
+def _squared(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
+    return -_mean(weights, (said - y) ** 2)
+
+
+def _root(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
+    return -np.sqrt(-_squared(weights, y, said))
+
+
+def _absolute(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
+    return -_mean(weights, np.abs(said - y))
+
+
+def _r2(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
+    """1 − Σ(ŷ−y)²/Σ(y−ȳ)²; NaN where all targets are equal."""
+    centre = _mean(weights, y)
+    spread = np.maximum(_mean(weights, y * y) - centre**2, 0.0)
+    return 1 - np.divide(-_squared(weights, y, said), spread, out=np.full_like(spread, np.nan), where=spread > 0)
+
+
+KNOWN: dict[str, tuple[Needs, Formula]] = {
+    "accuracy": ("predictions", _accuracy),
+    "balanced_accuracy": ("predictions", _balanced),
+    "roc_auc": ("scores", _auc),
+    "neg_log_loss": ("probabilities", _log_loss),
+    "neg_brier_score": ("probabilities", _brier),
+    "r2": ("predictions", _r2),
+    "neg_mean_squared_error": ("predictions", _squared),
+    "neg_root_mean_squared_error": ("predictions", _root),
+    "neg_mean_absolute_error": ("predictions", _absolute),
+}
+SHORT = {"auc": "roc_auc", "log_loss": "neg_log_loss", "brier": "neg_brier_score", "mse": "neg_mean_squared_error"}
+OF_NUMBERS = ("r2", "neg_mean_squared_error", "neg_root_mean_squared_error", "neg_mean_absolute_error")
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """A metric, larger is better: what it needs of a model, and its value for many resamples of one client's rows.
+
+    >>> auc = Metric.named("roc_auc", None)
+    >>> auc.of(np.ones((1, 3)), np.array([0, 1, 1]), np.array([0.2, 0.1, 0.9])).tolist()
+    [0.5]
+    """
+
+    name: str
+    needs: Needs
+    formula: Formula
+
+    @classmethod
+    def named(cls, name: str, loss: object) -> Metric:
+        """The metric of a name that scikit-learn's scorers have, for predictions of this loss."""
+        full = SHORT.get(name, name)
+        link = loss.link if isinstance(loss, Linear) else None
+        if link is not None and full in KNOWN and (link.labels is None) != (full in OF_NUMBERS):
+            kind = "a number" if link.labels is None else "a class"
+            right = ", ".join(known for known in KNOWN if (known in OF_NUMBERS) == (link.labels is None))
+            raise InputError(f"{name} does not fit the {link.name} loss, which predicts {kind}: choose from {right}.")
+        if full == "roc_auc" and link is not None and link.labels != 2:
+            raise InputError(
+                "roc_auc is for two classes; for more use roc_auc_ovr (one against the rest) or roc_auc_ovo."
+            )
+        if full in KNOWN:
+            return cls(full, *KNOWN[full])
+        return cls(full, "estimator", _scorer(name))
+
+    def of(self, weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
+        """The metric of every resample; NaN where it has no value."""
+        return self.formula(weights, y, said)
+
+    def ask(self, model: Model, params: Pytree, x: Pytree) -> NDArray[Any]:
+        """What the metric needs to hear of a model about the rows x; for any scorer, all that it may ask for, side by side."""
+        objective = model.objective
+        if self.needs == "predictions":
+            return objective.predictions(params, x)
+        scores = objective.scores(params, x)
+        if self.needs == "probabilities":
+            return model.loss.probabilities(scores)
+        if self.needs == "scores":
+            return scores[:, 1] - scores[:, 0] if scores.ndim == 2 else scores
+        return scores[:, None] if scores.ndim == 1 else scores
+
+
+def grade_everyone(metric: Metric, model: Model, of_client: Callable[[Name], Pytree], test: Clients) -> Array:
+    """The metric of every client's own test rows, with the parameters that `of_client` gives.
+
+    >>> import twofold as tw
+    >>> clients = tw.Clients.from_list([(np.eye(2), [0, 1]), (np.eye(2), [1, 1])])
+    >>> problem = tw.Problem(tw.objectives.local(tw.losses.logistic()), clients)
+    >>> model = tw.Model.of(problem, ((), np.array([[-1.0, 1.0], [-1.0, 1.0]])))
+    >>> grade_everyone(Metric.named("accuracy", problem.objective.loss), model, model.parameters, clients).tolist()
+    [1.0, 0.5]
+    """
+    out = np.empty(test.M)
+    for m, client in enumerate(test):
+        said = metric.ask(model, of_client(client.name), client.x)
+        out[m] = metric.of(np.ones((1, len(client.y))), client.y, said)[0]
+    return out
+
+
+# --- scikit-learn's own -----------------------------------------------------------------------------------------------
+
+
+class _Said:
+    """An estimator as a scorer sees it: asked about rows by their numbers, it repeats what the model said about them."""
+
+    def __init__(self, scores: NDArray[Any], classes: int | None) -> None:
+        self._scores, self._loss = scores, classes
+        self._estimator_type = "regressor" if classes is None else "classifier"
+        if classes is not None:
+            self.classes_ = np.arange(classes)
+
+    def __sklearn_tags__(self) -> Any:
+        utils = require("sklearn.utils", "A scorer by name", "sklearn")
+        kind = str(self._estimator_type)
+        regressor = utils.RegressorTags() if kind == "regressor" else None
+        classifier = utils.ClassifierTags() if kind == "classifier" else None
+        return utils.Tags(
+            estimator_type=kind,
+            target_tags=utils.TargetTags(required=True),
+            classifier_tags=classifier,
+            regressor_tags=regressor,
+        )
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def fit(self, *_: Any) -> _Said:
+        return self
+
+    def _of(self, rows: NDArray[Any]) -> NDArray[Any]:
+        found = self._scores[np.asarray(rows).ravel().astype(np.int64)]
+        return found[:, 0] if found.shape[1] == 1 else found
+
+    def predict(self, rows: NDArray[Any]) -> NDArray[Any]:
+        found = self._of(rows)
+        if self._loss is None:
+            return found
+        return (found > 0).astype(np.int64) if found.ndim == 1 else np.argmax(found, axis=1)
+
+    def decision_function(self, rows: NDArray[Any]) -> NDArray[Any]:
+        return self._of(rows)
+
+    def predict_proba(self, rows: NDArray[Any]) -> NDArray[Any]:
+        found = self._of(rows)
+        found = np.stack([np.zeros_like(found), found], axis=1) if found.ndim == 1 else found
+        rises = np.exp(found - np.max(found, axis=1, keepdims=True))
+        return rises / np.sum(rises, axis=1, keepdims=True)
+
+
+def _scorer(name: str) -> Formula:
+    """Any scorer of scikit-learn, called for one resample after the other."""
+    metrics = require("sklearn.metrics", f"The metric {name!r}", "sklearn")
+    known = [*metrics.get_scorer_names(), *SHORT]
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise InputError(
+            f"There is no metric {name!r}: give the name of one of scikit-learn's scorers, such as {', '.join(list(KNOWN)[:6])}.{hint}"
+        )
+    scorer = metrics.get_scorer(name)
+
+    def formula(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
+        whole = np.issubdtype(y.dtype, np.integer) or y.dtype.kind == "b"
+        classes = (max(2, said.shape[1])) if whole else None
+        model = _Said(said, classes)
+        out = np.full(len(weights), np.nan)
+        for b, line in enumerate(weights):
+            rows = np.repeat(np.arange(len(y)), line.astype(np.int64))
+            # Some resamples have one class only, say: no value, or a warning about one, which is no news to anybody.
+            with suppress(ValueError), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                out[b] = scorer(model, rows[:, None], y[rows])
+        return out
+
+    return formula

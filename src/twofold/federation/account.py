@@ -1,0 +1,114 @@
+"""What a run costs and leaves behind: its plan from the coins, its ledger from the log, its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from twofold.algorithms.base import Algorithm
+from twofold.engines.messages import ServerSide
+from twofold.engines.schedule import Schedule
+from twofold.errors import InputError
+from twofold.federation import wire
+from twofold.federation.study import Study
+from twofold.result import History, Ledger, Result
+from twofold.tree import Pytree
+
+__all__ = ["Account"]
+
+LOOK = 1 << 20
+"""Iterations that are looked at before a study is refused because its rounds do not come."""
+
+
+class Account:
+    """The course of a study, known from its coins before anything runs."""
+
+    def __init__(self, study: Study, algorithm: Algorithm, parts: tuple[int, ...], contract: dict[str, Any]) -> None:
+        self.study, self.algorithm, self.contract = study, algorithm, contract
+        problem = study.stand_in
+        if not problem.has_shared:
+            raise InputError(f"{problem.objective.name} shares nothing: there is nothing to federate.")
+        counts = np.maximum(np.rint(contract["rows"]), 1).astype(np.int64)
+        known: Any = SimpleNamespace(
+            clients=SimpleNamespace(counts=counts), has_shared=problem.has_shared, has_private=problem.has_private
+        )
+        self.schedule = Schedule(algorithm, known, parts, [study.seed])
+        ahead = 1 << 12
+        while (course := self.schedule.ahead(0, ahead)).rounds[0, -1] < study.rounds:
+            if ahead >= LOOK:
+                raise InputError(
+                    f"{study.rounds} rounds of {algorithm.name} take more than {LOOK:,} iterations: the two blocks have very different "
+                    "curvature. Scale the features, choose a larger λ, or set p_w in [algorithm]."
+                )
+            ahead *= 2
+        self.times = np.flatnonzero(np.diff(course.rounds[0]) > 0)[: study.rounds]
+        self.end = int(self.times[-1]) + 1
+        self.course = course
+
+    def w(self, log: list[Any], sends: Callable[[int], Any], shape: Any) -> Pytree:
+        """The shared model from the log of means alone: what the coordinator knows is what it sent."""
+        from twofold.federation.node import started
+
+        problem = self.study.stand_in
+        server = ServerSide(self.algorithm, self.study.seed, started(problem)[0], problem.clients.weights)
+        mean, k = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shape), -1
+        for line in log:
+            server.turn(k, mean, line.t)
+            mean, k = wire.whole(sends(line.t), shape, line.mean), line.t
+        server.turn(k, mean, self.end)
+        beta = tuple(jax.tree.map(jnp.asarray, part) for part in problem.split(problem.start[1]))
+        return jax.tree.map(np.asarray, problem.outward(server.model(), beta)[0])
+
+    def _bytes(self, log: list[Any], end: dict[str, Any] | None) -> tuple[np.ndarray, np.ndarray]:
+        """Real bytes that each client sent and received."""
+        lines = [line.about for line in log] + ([] if end is None else [end])
+        totals = [[sum(int(line[way][n]) for line in lines) for n in self.study.names] for way in ("up", "down")]
+        return np.array(totals[0], np.int64), np.array(totals[1], np.int64)
+
+    def so_far(self, log: list[Any]) -> dict[str, Any]:
+        """What the page shows of it."""
+        up, down = self._bytes(log, None)
+        losses = [[i, line.about["loss"]] for i, line in enumerate(log) if "loss" in line.about]
+        absent = [sum(line.here is not None and m not in line.here for line in log) for m in range(self.study.M)]
+        return {"up": up.tolist(), "down": down.tolist(), "losses": losses[-500:], "absent": absent}
+
+    def result(
+        self, w: Pytree, log: list[Any], end: dict[str, Any], tells: dict[str, list[str]], seconds: float, notes: tuple[str, ...]
+    ) -> Result:  # fmt: skip
+        """The same as from any engine; β stays where it is."""
+        size = jnp.result_type(float).itemsize
+        floats = np.diff(self.course.floats[0])[self.times]
+        present = np.array([[line.here is None or m in line.here for m in range(self.study.M)] for line in log])
+        all_of_it = int(floats.sum())
+        up: Any = all_of_it if present.all() else (floats @ present).astype(np.int64)
+        down: Any = all_of_it if present.all() else np.full(self.study.M, all_of_it)
+        of_w, of_beta = self.schedule.evaluated(0, self.end)
+        losses = {i: line.about["loss"] for i, line in enumerate(log) if "loss" in line.about}
+        losses |= {len(log): end["loss"]} if "loss" in end else {}
+        asked = [len(losses) if "loss" in tells.get(n, ()) else 0 for n in self.study.names]
+        wire_up, wire_down = self._bytes(log, end)
+        epsilon = float(np.max(self.contract["epsilon"]))
+        ledger = Ledger(
+            rounds=len(log), iterations=self.end, floats_up=up, floats_down=down, bytes_up=up * size, bytes_down=down * size,
+            gradients_w=of_w, gradients_beta=of_beta, reported=np.array(self.contract["told"]) + np.array(asked),
+            wire_up=wire_up, wire_down=wire_down, epsilon=epsilon,
+        )  # fmt: skip
+        at = np.array(sorted(losses), np.int64)
+        iterations = np.concatenate([[0], self.times + 1])[at]
+        course = self.course.at((0, iterations))
+        began = log[0].about["time"]
+        when = [*(line.about["time"] for line in log), end["time"]]
+        columns = {
+            "round": at, "iteration": iterations, "bytes": 2 * course.floats * size, "gradients_w": course.gradients_w,
+            "gradients_beta": course.gradients_beta, "seconds": np.array([when[i] - began for i in at]),
+            "loss": np.array([losses[i] for i in at]),
+        }  # fmt: skip
+        return Result(
+            w=w, beta=None, history=History(columns), ledger=ledger, status="budget", algorithm=self.algorithm, seed=self.study.seed,
+            message=f"stopped after {len(log):,} rounds and {self.end:,} iterations", seconds=seconds, notes=notes,
+        )  # fmt: skip

@@ -1,0 +1,553 @@
+"""The coordinator: it draws the coins, takes means of messages, keeps a log of them, and sees nothing else.
+
+It talks to nodes through a `Grid`, three methods that any network can have. Whatever has to survive is one file a round, on the
+disk before anybody hears of it: whoever comes back, node or coordinator, goes on from there.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import jax.numpy as jnp
+import numpy as np
+
+from twofold import randomness, tree
+from twofold.engines.messages import mean_of
+from twofold.engines.schedule import footprint
+from twofold.errors import TwofoldError
+from twofold.federation import store, wire
+from twofold.federation.account import Account
+from twofold.federation.masks import decode, threshold
+from twofold.federation.store import Arrays
+from twofold.federation.study import KEPT, Study, fields_of, made
+from twofold.federation.sums import Opening, total
+from twofold.federation.wire import VERSION, Note, Refused
+from twofold.result import Result
+
+__all__ = ["Coordinator", "Gone", "Grid", "Patience", "Question", "Stopped"]
+
+MOST_BYTES = 1 << 26
+"""Bytes of means that one question brings; who is further behind gets several."""
+SLOW = 4e5
+"""Bytes a second of a line that is slow, but not broken."""
+log = logging.getLogger("twofold.coordinator")
+
+
+class Question(NamedTuple):
+    """Bytes for one node."""
+
+    node: int
+    content: bytes
+
+
+class Gone(NamedTuple):
+    """The network's word that a node is not there."""
+
+    why: str
+
+
+class Grid(Protocol):
+    """All that a network has to offer."""
+
+    def nodes(self) -> dict[int, str]:
+        """Who is there: a number for each node, and a mark that changes when it comes back."""
+        ...
+
+    def push(self, questions: list[Question]) -> list[str]:
+        """Ask; one ticket for each question."""
+        ...
+
+    def pull(self, tickets: list[str]) -> list[tuple[str, bytes | Gone]]:
+        """The answers that are there by now, each with its ticket."""
+        ...
+
+
+class Stopped(TwofoldError):  # noqa: N818
+    """A run that cannot go on for now: what there is can be resumed."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long the coordinator waits, in seconds: between looks, before it asks again, and before it gives up."""
+
+    poll: float = 0.005
+    again: float = 20.0
+    look: float = 0.5
+    limit: float = 600.0
+
+
+class _Line(NamedTuple):
+    """One round in the log."""
+
+    t: int
+    here: list[int] | None  # None: everybody
+    mean: Arrays
+    sums: Arrays  # whole numbers, where messages stand in for later ones behind masks
+    about: dict[str, Any]
+
+
+class _Asked:
+    """Who was asked what in one round, and who has answered."""
+
+    def __init__(self, names: list[str], again: float) -> None:
+        self.tickets: dict[str, str] = {}
+        self.when: dict[str, float] = {}
+        self.patience = dict.fromkeys(names, again)  # doubled with each repeat: what is asked too often only queues up
+        self.tries = dict.fromkeys(names, 0)
+        self.lost: set[str] = set()
+        self.answers: dict[str, Note] = {}
+        self.names, self.looked = names, time.monotonic()
+
+    @property
+    def open(self) -> list[str]:
+        return [n for n in self.names if n not in self.answers and n not in self.lost]
+
+
+class Coordinator:
+    """One study, from the first hello to the result; `run` again in the same folder goes on where it was.
+
+    >>> import tempfile, numpy as np, twofold as tw
+    >>> from twofold.federation import InProcess, Node, Seat, Study
+    >>> clients = tw.Clients.from_list([(np.eye(2), [0, 1]), (np.eye(2), [1, 1])], names=["north", "south"])
+    >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.5), lam=1.0), clients)
+    >>> study = Study.of(problem, tw.algorithms.LSGD(eta=0.1), rounds=3)
+    >>> folder = tempfile.mkdtemp()
+    >>> nodes = [Node(Seat(study, name, clients[name].x, clients[name].y), f"{folder}/{name}") for name in study.names]
+    >>> result = Coordinator(study, InProcess(nodes), f"{folder}/server").run()
+    >>> result.ledger.rounds, result.w.shape, result.beta, nodes[0].model()[1].shape
+    (3, (2,), None, (2,))
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        grid: Grid,
+        folder: str | Path,
+        *,
+        patience: Patience | None = None,
+        watch: Callable[[dict[str, Any]], None] | None = None,
+        stop_after: int | None = None,
+    ) -> None:
+        self.study, self.grid, self.folder = study, grid, Path(folder)
+        self.patience, self.watch, self.stop_after = patience or Patience(), watch, stop_after
+        self.where: dict[str, int] = {}
+        self._seen: dict[int, str] = {}
+        self.told: dict[str, dict[str, Any]] = {}
+        self.tells: dict[str, list[str]] = {}
+        self.seconds: list[float] = []
+        self.log: list[_Line] = []
+        self.events: list[str] = []
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    # --- words ----------------------------------------------------------------------------------------------------------
+
+    def note(self, text: str, **more: Any) -> None:
+        """Write an event down, for people and for programs."""
+        self.events.append(text)
+        log.info(text, extra={"twofold": more})
+        line = json.dumps({"time": round(time.time(), 3), "event": text, **more})
+        with (self.folder / "events.jsonl").open("a") as file:
+            file.write(line + "\n")
+
+    def _tell(self, r: int, waiting: list[str]) -> None:
+        """How far it is, for `twofold status` and the page."""
+        self._shown = time.monotonic()
+        status = {
+            "study": self.study.name, "round": min(r, self.study.rounds), "rounds": self.study.rounds,
+            "over": r > self.study.rounds + 1, "waiting": waiting, "clients": list(self.study.names),
+            "seconds": self.seconds[-200:], "time": time.time(), "masks": self.study.masks, "missing": self.study.missing,
+            "events": self.events[-20:], **(self.account.so_far(self.log) if hasattr(self, "account") else {}),
+        }  # fmt: skip
+        beside = self.folder / ".status.json"
+        beside.write_text(json.dumps(status))
+        beside.replace(self.folder / "status.json")
+        if self.watch is not None:
+            self.watch(status)
+
+    # --- who is there ---------------------------------------------------------------------------------------------------
+
+    def _content(self, kind: str, about: dict[str, Any], arrays: Arrays | None = None) -> bytes:
+        return wire.sealed(Note({"v": VERSION, "study": self.study.digest, "kind": kind, **about}, arrays or {}))
+
+    def _opened(self, name: str, content: bytes, kind: str) -> Note:
+        """An answer from this client, or a refusal with its name."""
+        key = self.study.keys.get(name)
+        answer = wire.opened(name, content, None if key is None else key.verify)
+        about = answer.about
+        if about.get("v") != VERSION:
+            raise Refused(name, f"speaks version {about.get('v')!r} of the protocol, the coordinator {VERSION}")
+        if about.get("study") != self.study.digest:
+            raise Refused(name, "has another study file than the coordinator")
+        if about.get("name") != name:
+            raise Refused(name, f"answered as {about.get('name')!r}")
+        if "refused" in about:
+            raise Refused(name, f"says: {about['refused']}")
+        if about.get("kind") != kind:
+            raise Refused(name, f"answered {about.get('kind')!r}, asked was {kind!r}")
+        return answer
+
+    def greet(self, everyone: bool = True) -> list[str]:
+        """Find out which node is which client, until all are there; gives those who are new or back."""
+        end, found = time.monotonic() + self.patience.limit, []
+        while True:
+            nodes = self.grid.nodes()
+            fresh = [n for n, mark in nodes.items() if self._seen.get(n) != mark]
+            if fresh:
+                hello = self._content("hello", {})
+                asked = dict(zip(self.grid.push([Question(n, hello) for n in fresh]), fresh, strict=True))
+                until = time.monotonic() + min(self.patience.limit, self.patience.again)
+                while asked and time.monotonic() < until:
+                    for ticket, content in self.grid.pull(list(asked)):
+                        node = asked.pop(ticket)
+                        self._seen[node] = nodes[node]
+                        found += self._hello(node, content)
+                    time.sleep(self.patience.poll if asked else 0)
+            gone = [n for n in self.study.names if n not in self.where]
+            if not gone or not everyone:
+                return found
+            if time.monotonic() > end:
+                raise Stopped(f"{', '.join(gone)} did not come within {self.patience.limit:g} s.")
+            self._tell(0, gone)
+            time.sleep(max(self.patience.poll, 0.05))
+
+    def _hello(self, node: int, content: bytes | Gone) -> list[str]:
+        try:
+            if isinstance(content, Gone):
+                raise Refused(f"node {node}", content.why)
+            name = str(wire.opened(f"node {node}", content).about.get("name"))
+            if name not in self.study.names:
+                raise Refused(f"node {node}", f"says it is {name!r}, who is not in the study")
+            about = self._opened(name, content, "hello").about
+            if bool(about["x64"]) != (self.study.dtype == "float64"):
+                raise Refused(name, f"does not compute in {self.study.dtype}, as the study says")
+        except (Refused, KeyError) as error:
+            self.note(f"node {node} does not join: {error}", node=node)
+            return []
+        if self.where.get(name) not in (None, node):
+            self.note(f"{name} is now node {node}, was {self.where[name]}", client=name)
+        self.where[name], self.told[name], self.tells[name] = node, dict(about["told"]), list(about["tells"])
+        return [name]
+
+    # --- before the first round -----------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """The contract, the plan of the whole run, and the log so far."""
+        path = self.folder / "contract.json"
+        if path.exists():
+            self.contract = path.read_text()
+            if json.loads(self.contract)["study"] != self.study.digest:
+                raise TwofoldError(f"{path} belongs to another study file: name another --out folder.")
+        else:
+            algorithm, note = self.study.complete(self.told)
+            if note is not None:
+                self.note(note)
+            document = {
+                "v": VERSION, "study": self.study.digest, "algorithm": fields_of(algorithm),
+                "rows": [self.study.rows_of(self.told[n]) for n in self.study.names],
+                "told": [_numbers(self.told[n]) for n in self.study.names],
+                "epsilon": [self.told[n].get("epsilon", 0.0) for n in self.study.names],
+            }  # fmt: skip
+            self.contract = json.dumps(document, sort_keys=True)
+            store.replace_file(path, self.contract.encode())
+        document = json.loads(self.contract)
+        self.algorithm, problem = tree.cast(made(document["algorithm"])), self.study.stand_in
+        shapes = footprint(self.algorithm, problem)
+        self.shape, self.weights = shapes.message, np.asarray(problem.clients.weights, np.float64)
+        self.common = randomness.common(randomness.root(self.study.seed))
+        self.account = Account(self.study, self.algorithm, shapes.parts, document)
+        self.times = self.account.times
+        self.said = [wire.fingerprint(self.contract)]
+        for file in sorted((self.folder / "log").glob("*.safetensors")):
+            arrays, about = store.read(file)
+            mean, sums = (
+                {n.split("/", 1)[1]: a for n, a in arrays.items() if n.startswith(f"{g}/")} for g in ("mean", "sum")
+            )
+            self._append(_Line(about["t"], about["here"], mean, sums, about))
+        if self.log:
+            self.note(f"resumed after round {len(self.log)}")
+
+    def _append(self, line: _Line) -> None:
+        self.log.append(line)
+        self.said.append(wire.fingerprint(self.said[-1], len(self.log), line.t, line.here, line.mean))
+
+    # --- one round ------------------------------------------------------------------------------------------------------
+
+    def _sends(self, t: int) -> Any:
+        return self.algorithm.sends(self.algorithm.plan(self.common, jnp.int32(t)))
+
+    def _records(self, r: int) -> bool:
+        """Whether losses after round r − 1 are asked for with round r."""
+        return bool(self.study.record) and ((r - 1) % self.study.record == 0 or r > self.study.rounds)
+
+    def _question(self, r: int, base: int) -> tuple[int, bytes]:
+        """Round r, or an earlier one on the way to it, for a node that has answered round `base`."""
+        first, size, until = max(base, 1), 0, r
+        for i in range(first, r):
+            size += sum(a.nbytes for a in self.log[i - 1].mean.values())
+            if size > MOST_BYTES and i > first:
+                until = i
+                break
+        lines = [{"round": i, "t": self.log[i - 1].t, "here": self.log[i - 1].here} for i in range(first, until)]
+        arrays = {f"{i}/{n}": a for i in range(first, until) for n, a in self.log[i - 1].mean.items()}
+        last = until > self.study.rounds
+        about = {
+            "contract": self.contract, "round": until, "t": self.account.end if last else int(self.times[until - 1]), "last": last,
+            "lines": lines, "said": self.said[until - 1], "record": self._records(until),
+        }  # fmt: skip
+        return until, self._content("round", about, arrays)
+
+    def _round(self, r: int) -> None:
+        began = time.perf_counter()
+        due = {} if r > self.study.rounds else wire.due(self._sends(int(self.times[r - 1])), self.shape)
+        due = {name: due[name] for name in sorted(due)}  # the order in which nodes put them behind their masks
+        if self._records(r):
+            due["report"] = np.zeros(2)
+        base = dict.fromkeys(self.study.names, r - 1)
+        asked_for: dict[str, int] = {}
+        self._up, self._down = (dict.fromkeys(self.study.names, 0) for _ in range(2))
+
+        def ask(names: list[str]) -> list[Question]:
+            found = []
+            for name in names:
+                asked_for[name], content = self._question(r, base[name])
+                self._down[name] += len(content)
+                found.append(Question(self.where[name], content))
+            return found
+
+        def accept(name: str, answer: Note) -> bool:
+            if answer.about.get("round") != asked_for[name]:
+                raise Refused(name, f"answered round {answer.about.get('round')}, asked was {asked_for[name]}")
+            if "behind" in answer.about or asked_for[name] < r:
+                found = int(answer.about.get("behind", asked_for[name]))
+                if not 0 <= found < r:
+                    raise Refused(name, f"says it is at round {found}, asked was {r}")
+                if "behind" in answer.about:
+                    self.note(
+                        f"round {r}: {name} is at round {found} and gets the means since then", client=name, round=r
+                    )
+                base[name] = found
+                return False
+            self._check(name, due, answer.arrays)
+            return True
+
+        answers = self._collect(r, list(self.study.names), ask, accept, "round")
+        here = sorted(self.study.names.index(name) for name in answers)
+        sums = self._opened_sum(r, due, answers, here) if self.study.masks and due else None
+        self._close(r, due, answers, here, sums)
+        self.seconds.append(time.perf_counter() - began)
+
+    def _collect(
+        self,
+        r: int,
+        names: list[str],
+        ask: Callable[[list[str]], list[Question]],
+        accept: Callable[[str, Note], bool],
+        kind: str,
+        enough: int | None = None,
+    ) -> dict[str, Note]:
+        """Ask some clients, until all have answered, or as many as the study can do with when its deadline is over."""
+        asked, patience = _Asked(names, self.patience.again), self.patience
+
+        def push(some: list[str]) -> None:
+            questions = ask(some)
+            for name, question, ticket in zip(some, questions, self.grid.push(questions), strict=True):
+                asked.tickets[ticket], asked.when[name] = name, time.monotonic()
+                # A long message takes its time, and so does its answer: to ask again would only double the load.
+                asked.patience[name] = max(asked.patience[name], len(question.content) / SLOW)
+
+        push(names)
+        began = time.monotonic()
+        quorum = threshold(self.study.M) if self.study.missing == "skip" else len(names)
+        while asked.open and (enough is None or len(asked.answers) < enough):
+            arrived = self.grid.pull(list(asked.tickets))
+            for ticket, content in arrived:
+                name = asked.tickets.pop(ticket, None)
+                if name is not None and name in asked.open:  # else a second or late answer: of no use, and no harm
+                    self._take(r, name, content, asked, accept, push, kind)
+            if arrived:  # somebody may be on the way back: time is only up when nothing comes any more
+                continue
+            now = time.monotonic()
+            self._welcome(r, asked, push, now)
+            self._remind(r, asked, push, now)
+            if len(asked.answers) >= quorum and now - began > self.study.deadline:
+                self.note(f"round {r}: goes on without {', '.join(asked.open)}", round=r, absent=asked.open)
+                break
+            if now - began > patience.limit:
+                raise Stopped(f"round {r}: {', '.join(asked.open)} did not answer within {patience.limit:g} s.")
+            time.sleep(patience.poll)
+        if len(asked.answers) < quorum:
+            raise Stopped(
+                f"round {r}: only {len(asked.answers)} of {len(names)} clients are left, and it takes {quorum}."
+            )
+        return {n: asked.answers[n] for n in names if n in asked.answers}
+
+    def _remind(self, r: int, asked: _Asked, push: Callable[[list[str]], None], now: float) -> None:
+        """Ask those again who have not answered for long."""
+        late = [n for n in asked.open if now - asked.when[n] > asked.patience[n]]
+        if late:
+            self.note(f"round {r}: no answer from {', '.join(late)} yet; asked again", round=r, late=late)
+            asked.patience |= {n: 2 * asked.patience[n] for n in late}
+            push(late)
+
+    def _take(
+        self, r: int, name: str, content: bytes | Gone, asked: _Asked, accept: Callable[[str, Note], bool],
+        push: Callable[[list[str]], None], kind: str,
+    ) -> None:  # fmt: skip
+        """One answer: taken, asked for once more, or given up."""
+        if isinstance(content, Gone):  # not the client's answer, but the network's word that it is not there
+            self.note(f"round {r}: {name} is not there ({content.why[:80]})", client=name, round=r)
+            asked.when[name] = time.monotonic()
+            return
+        self._up[name] += len(content)
+        try:
+            answer = self._opened(name, content, kind)
+            if accept(name, answer):
+                asked.answers[name] = answer
+            else:
+                push([name])
+        except (Refused, KeyError, TypeError, ValueError) as error:
+            refused = (
+                error if isinstance(error, Refused) else Refused(name, f"sent a document that does not fit ({error})")
+            )
+            asked.tries[name] += 1
+            self.note(f"round {r}: refused: {refused}", client=name, round=r)
+            if asked.tries[name] < 2:
+                push([name])
+            elif self.study.missing == "skip":
+                asked.lost.add(name)
+            else:
+                raise Stopped(f"round {r}: {refused}") from error
+
+    def _welcome(self, r: int, asked: _Asked, push: Callable[[list[str]], None], now: float) -> None:
+        """Look from time to time who has come back, as another node or as the same one, and ask them again."""
+        if now - asked.looked <= self.patience.look:
+            return
+        asked.looked = now
+        self._tell(r, asked.open)
+        if any(self._seen.get(n) != mark for n, mark in self.grid.nodes().items()):
+            back = [n for n in self.greet(everyone=False) if n in asked.open]
+            if back:
+                self.note(f"round {r}: {', '.join(back)} came back", round=r, back=back)
+                push(back)
+
+    def _check(self, name: str, due: dict[str, Any], arrays: Arrays) -> None:
+        """Exactly what is due, in the form in which it is due."""
+        if not self.study.masks:
+            wire.check(name, due, arrays, self.study.most)
+        elif due:
+            wanted: dict[str, Any] = {
+                "masked": np.zeros(sum(int(np.prod(leaf.shape)) for leaf in due.values()), np.uint64)
+            }
+            if self.study.missing == "skip":
+                me, size = self.study.names.index(name), 32 * (self.study.M + 1) + 16
+                wanted |= {f"share.{j}": np.zeros(size, np.uint8) for j in range(self.study.M) if j != me}
+            wire.check(name, wanted, arrays)
+        elif arrays:
+            raise Refused(name, f"sent the parts {sorted(arrays)}, due is nothing")
+
+    # --- the mean -------------------------------------------------------------------------------------------------------
+
+    def _opened_sum(self, r: int, due: dict[str, Any], answers: dict[str, Note], here: list[int]) -> Arrays:
+        """The sum behind the masks, part by part, in whole numbers."""
+        masked = [answer.arrays["masked"] for answer in answers.values()]
+        if self.study.missing == "wait":
+            return total(masked, due)
+        path = self.folder / "opening.json"
+        if path.exists() and (kept := json.loads(path.read_text()))["round"] == r:
+            here[:] = [m for m in kept["here"] if self.study.names[m] in answers]
+            if here != kept["here"]:
+                raise Stopped(
+                    f"round {r}: a sum of {kept['here']} was being opened, and some of them are not there any more."
+                )
+            masked = [answers[self.study.names[m]].arrays["masked"] for m in here]
+        # Nodes help to open one sum a round: which one has to be remembered.
+        store.replace_file(path, json.dumps({"round": r, "here": here}).encode())
+        names = [self.study.names[m] for m in here]
+        opening = Opening(self.study, here, self.said[r - 1])
+
+        def ask(some: list[str]) -> list[Question]:
+            found = []
+            for name in some:
+                shares = opening.shares_for(self.study.names.index(name), answers)
+                about = {"contract": self.contract, "round": r, "here": here, "said": self.said[r - 1]}
+                content = self._content("open", about, shares)
+                self._down[name] += len(content)
+                found.append(Question(self.where[name], content))
+            return found
+
+        def accept(name: str, answer: Note) -> bool:
+            opening.check(name, answer)
+            return True
+
+        found = self._collect(r, names, ask, accept, "open", enough=threshold(self.study.M))
+        return total(
+            [*masked, *opening.masks({self.study.names.index(n): a for n, a in found.items()}, masked[0].size)], due
+        )
+
+    def _close(
+        self, r: int, due: dict[str, Any], answers: dict[str, Note], here: list[int], sums: Arrays | None
+    ) -> None:
+        """Take the means, write them down, and only then go on."""
+        everybody = len(here) == self.study.M
+        share = 1.0 if everybody else float(self.weights[here].sum())
+        keeps = self.study.missing == "skip" and self.algorithm.name in KEPT
+        mean, whole = {}, {}
+        for name, leaf in due.items():
+            if sums is None:
+                weights = jnp.asarray(self.weights[here] if keeps or everybody else self.weights[here] / share)
+                sent = [answers[self.study.names[m]].arrays[name] for m in here]
+                mean[name] = np.asarray(mean_of(weights.astype(sent[0].dtype), sent))
+                if keeps and name != "report":
+                    mean[name] = np.asarray(mean[name] + self._before(name, np.zeros_like(mean[name])))
+            else:
+                if keeps and name != "report":
+                    whole[name] = np.asarray(sums[name] + self._before(name, np.zeros_like(sums[name]), "sums"))
+                found = decode(whole.get(name, sums[name]), self.study.bits) / (1.0 if keeps else share)
+                mean[name] = np.asarray(found, leaf.dtype).reshape(leaf.shape)
+        report = mean.pop("report", None)
+        about: dict[str, Any] = {
+            "v": VERSION, "round": r, "here": None if everybody else here, "up": self._up, "down": self._down,
+            "time": time.time(), "seconds": max((a.about.get("seconds", 0.0) for a in answers.values()), default=0.0),
+        }  # fmt: skip
+        if report is not None and report[1] > 0:
+            about["loss"] = float(report[0] / report[1])
+        if r > self.study.rounds:
+            store.replace_file(self.folder / "end.json", json.dumps(about).encode())
+            self._end = about
+            return
+        about["t"] = int(self.times[r - 1])
+        arrays = {f"mean/{n}": a for n, a in mean.items()} | {f"sum/{n}": a for n, a in whole.items()}
+        store.write(self.folder / "log" / f"{r:06d}.safetensors", arrays, about)
+        self._append(_Line(about["t"], about["here"], mean, whole, about))
+
+    def _before(self, name: str, nothing: np.ndarray, what: str = "mean") -> np.ndarray:
+        """The last mean of a part."""
+        return next((getattr(line, what)[name] for line in reversed(self.log) if name in line.mean), nothing)
+
+    # --- the whole run --------------------------------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        """Everything, from where it was."""
+        began = time.perf_counter()
+        self.greet()
+        self.prepare()
+        for r in range(len(self.log) + 1, self.study.rounds + 2):
+            if self.stop_after is not None and r > self.stop_after:
+                raise Stopped(f"stopped on purpose after round {self.stop_after}")
+            self._tell(r, [])
+            self._round(r)
+        self._tell(self.study.rounds + 2, [])
+        self.note("the study is done")
+        w = self.account.w(self.log, self._sends, self.shape)
+        return self.account.result(w, self.log, self._end, self.tells, time.perf_counter() - began, tuple(self.events))
+
+
+def _numbers(told: dict[str, Any]) -> int:
+    """How many numbers a node has told."""
+    return sum(len(value) if isinstance(value, list) else 1 for value in told.values())

@@ -1,0 +1,354 @@
+"""One node of a federation: a client with its rows, its private state on its own disk, and answers to questions.
+
+A question of round r brings the means that this node has not had and says when the next message is due. The node finishes the
+iteration of its last message, replays the silent ones by itself, begins the next, writes its state down, and only then answers.
+Asked the same again, it gives the same answer. It knows nothing of the network.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from twofold import randomness, tree
+from twofold.engines.messages import ClientSide
+from twofold.engines.schedule import footprint
+from twofold.errors import InputError
+from twofold.federation import store, wire
+from twofold.federation.dp import Noise
+from twofold.federation.keys import Identity
+from twofold.federation.masks import SHARE, Masks, encode
+from twofold.federation.seat import Seat
+from twofold.federation.store import Arrays
+from twofold.federation.study import KEPT, made
+from twofold.federation.wire import VERSION, Note, Refused
+from twofold.tree import Pytree
+
+__all__ = ["TELLS", "Node", "started"]
+
+TELLS = ("constants", "rows", "loss")
+"""What a node may be willing to tell besides messages."""
+SERVER = "the coordinator"
+log = logging.getLogger("twofold.node")
+
+
+@dataclass
+class _State:
+    """What a node has to remember from one question to the next."""
+
+    round: int = 0  # the last one that it answered
+    t: int = -1  # that round's iteration
+    said: str = ""  # all that it was told before that answer
+    shared: Pytree = None
+    private: Pytree = None
+    sent: Arrays = field(default_factory=dict)  # its answer
+    raw: Arrays = field(default_factory=dict)  # the message inside that answer
+    kept: Arrays = field(default_factory=dict)  # its last messages that counted, where they stand in for later ones
+    last: bool = False
+    opened: list[int] | None = None  # whom it helped to open in that round
+
+    PLAIN = ("round", "t", "said", "last", "opened")
+    ARRAYS = ("sent", "raw", "kept")
+
+
+def started(problem: Any) -> tuple[Pytree, Pytree]:
+    """Where every run begins: w and everyone's β, as algorithms have them."""
+    w, beta = tree.cast(problem.host_start)
+    w, split = problem.inward(w, problem.split(beta))
+    return w, problem.join(split)
+
+
+class Node:
+    """What one hospital runs. `tells` is what it is willing to say besides messages, with so many `digits`."""
+
+    def __init__(
+        self,
+        seat: Seat,
+        folder: str | Path,
+        *,
+        tells: tuple[str, ...] = TELLS,
+        digits: int | None = None,
+        identity: Identity | None = None,
+        noise: Noise | None = None,
+    ) -> None:
+        self.seat, self.study, self.name, self.folder = seat, seat.study, seat.name, Path(folder)
+        for unknown in set(tells) - set(TELLS):
+            raise InputError(f"A node tells {', '.join(TELLS)}, not {unknown!r}.")
+        if noise is not None and {"constants", "loss"} & set(tells):
+            raise InputError(
+                "With noise for privacy a node tells neither constants nor its loss: --tell rows, or nothing."
+            )
+        self.tells, self.digits, self.noise = tells, digits, noise
+        self.identity = self._known(identity)
+        self.weight = float(seat.problem.clients.weights[seat.position])
+        self.masks: Masks | None = None
+        if self.study.masks and self.identity is not None:
+            everyone = [self.study.keys[name] for name in self.study.names]
+            self.masks = Masks(seat.position, self.identity, everyone, self.study.digest)
+        self._contract: str | None = None
+        self._state: _State | None = None
+
+    def _known(self, identity: Identity | None) -> Identity | None:
+        """The identity, if it is the one that the study file lists."""
+        listed = self.study.keys.get(self.name)
+        if listed is None:
+            return None
+        if identity is None:
+            raise InputError(f"The study lists a key for {self.name!r}: join with --key.")
+        if identity.public.line != listed.line:
+            raise InputError(f"This key is not the one that the study lists for {self.name!r}.")
+        return identity
+
+    # --- questions ------------------------------------------------------------------------------------------------------
+
+    def handle(self, content: bytes) -> bytes:
+        """The answer to a question, both as bytes; what is wrong with a question is said in the answer."""
+        try:
+            answer = self.answer(wire.opened(SERVER, content))
+        except (InputError, Refused, OSError) as error:
+            log.warning("refused: %s", error)
+            answer = Note({"v": VERSION, "study": self.study.digest, "name": self.name, "refused": str(error)}, {})
+        return wire.sealed(answer, None if self.identity is None else self.identity.sign)
+
+    def answer(self, question: Note) -> Note:
+        """The same without bytes; raises what is wrong."""
+        about, arrays = question
+        if about.get("v") != VERSION:
+            raise Refused(SERVER, f"speaks version {about.get('v')!r} of the protocol, this node {VERSION}")
+        if about.get("study") != self.study.digest:
+            raise Refused(SERVER, "has another study file than this node")
+        kinds = {"hello": self._hello, "round": self._round, "open": self._open}
+        if about.get("kind") not in kinds:
+            raise Refused(SERVER, f"asks {about.get('kind')!r}, which this node does not know")
+        head, sent = kinds[about["kind"]](about, arrays)
+        return Note({"v": VERSION, "study": self.study.digest, "name": self.name, **head}, sent)
+
+    def _hello(self, about: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        told = self.seat.told(self.tells, self.digits)
+        if self.noise is not None:
+            told["epsilon"], told["delta"] = self.noise.spent(self.study.rounds), self.noise.delta
+        return {
+            "kind": "hello",
+            "x64": bool(jax.config.read("jax_enable_x64")),
+            "tells": list(self.tells),
+            "told": told,
+        }, {}
+
+    def _round(self, about: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        began = time.perf_counter()
+        self._agree(about["contract"])
+        r, state = int(about["round"]), self._load()
+        if r < state.round:
+            raise Refused(SERVER, f"asks round {r}, this node has answered round {state.round}")
+        if r > state.round:
+            lines = {int(line["round"]): line for line in about["lines"]}
+            if any(i not in lines for i in range(max(state.round, 1), r)):
+                return {"kind": "round", "round": r, "behind": state.round}, {}
+            state = self._forward(state, about, lines, arrays)
+            self._keep(state)
+        elif about["said"] != state.said:
+            raise Refused(SERVER, f"asks round {r} a second time with other numbers")
+        return {"kind": "round", "round": r, "t": state.t, "seconds": time.perf_counter() - began}, state.sent
+
+    def _forward(self, state: _State, about: dict[str, Any], lines: dict[int, Any], arrays: Arrays) -> _State:
+        """The state from which round r is answered, through every round that this node has missed."""
+        r, said, kept, raw, t = int(about["round"]), state.said, dict(state.kept), state.raw, state.t
+        side, last, turn = self.client, bool(about["last"]), None
+        side.shared, side.private = state.shared, state.private
+        for i in range(state.round + 1, r + 1):
+            mean, k = self.nothing, t
+            if i > 1:
+                here = lines[i - 1]["here"]
+                found = {n.split("/", 1)[1]: a for n, a in arrays.items() if n.startswith(f"{i - 1}/")}
+                sends = self._sends(t)
+                wire.check(SERVER, wire.due(sends, self.shape), found)
+                said = wire.fingerprint(said, i - 1, t, here, found)
+                mean = wire.whole(sends, self.shape, found)
+                if here is None or self.seat.position in here:
+                    kept |= raw
+            t = int(about["t"] if i == r else lines[i]["t"])
+            turn = side.turn(k, mean, t)
+            ends = last and i == r
+            side.shared, side.private = turn.settled if ends else (turn.settled[0], turn.begun)
+            raw = {} if ends else self._message(t, turn.message, said)
+        if said != about["said"]:
+            raise Refused(SERVER, "tells another history than before")
+        assert turn is not None
+        report = self._report(turn.finished) if about["record"] else {}
+        sent = self._sealed(raw, kept, report, said)
+        raw, kept = (raw, kept) if self._keeps else ({}, {})  # nobody asks for them again
+        return _State(r, t, said, side.shared, side.private, sent, raw, kept, last)
+
+    # --- messages -------------------------------------------------------------------------------------------------------
+
+    def _sends(self, t: int) -> Any:
+        return self.algorithm.sends(self.algorithm.plan(self.common, jnp.int32(t)))
+
+    def _message(self, t: int, message: Any, said: str) -> Arrays:
+        """The parts of a message that are due, with noise where this node wants it."""
+        found = wire.parts(self._sends(t), message)
+        for name, array in found.items():
+            if not np.isfinite(array).all():
+                raise InputError(
+                    f"client {self.name!r}: {name} of its message is not finite in iteration {t}: smaller steps?"
+                )
+        return found if self.noise is None else self.noise.applied(found, said)
+
+    def _report(self, finished: tuple[Pytree, Pytree]) -> Arrays:
+        """The loss and how much it counts: nothing where this node does not tell it."""
+        tells = "loss" in self.tells
+        return {"report": np.array([self.client.value(*finished) if tells else 0.0, float(tells)])}
+
+    @property
+    def _keeps(self) -> bool:
+        """Whether only the change since the last message that counted is sent."""
+        return self.study.missing == "skip" and self.algorithm.name in KEPT
+
+    def _sealed(self, raw: Arrays, kept: Arrays, report: Arrays, said: str) -> Arrays:
+        """What leaves this node."""
+        before = {name: kept.get(name, np.zeros_like(a)) for name, a in raw.items()} if self._keeps else {}
+        if self.masks is None:
+            return {n: a - before[n] if before else a for n, a in raw.items()} | report
+        both = {**{n: raw[n] for n in sorted(raw)}, **report}
+        if not both:
+            return {}
+
+        def fixed(arrays: Arrays) -> np.ndarray:
+            flat = np.concatenate([np.ravel(a).astype(np.float64) for a in arrays.values()])
+            return encode(flat, self.weight, self.study.bits, self.study.M, f"client {self.name!r}")
+
+        vector = fixed(both)
+        if before:
+            vector = vector - fixed(
+                {**{n: before[n] for n in sorted(raw)}, **{n: np.zeros_like(a) for n, a in report.items()}}
+            )
+        vector = vector + self.masks.between(vector.size, said)
+        if self.study.missing == "wait":
+            return {"masked": vector}
+        boxes = self.masks.sealed_shares(said)
+        shares = {f"share.{j}": np.frombuffer(box, np.uint8) for j, box in boxes.items() if j != self.seat.position}
+        return {"masked": vector + self.masks.own(vector.size, said)} | shares
+
+    def _open(self, about: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        """Help to open one sum of a round: shares of the seeds of those who are in it, and between them and the others."""
+        self._agree(about["contract"])
+        state, here = self._load(), [int(j) for j in about["here"]]
+        if self.masks is None or self.study.missing == "wait":
+            raise Refused(SERVER, "asks to open a sum, which this study has no use for")
+        if int(about["round"]) != state.round or about["said"] != state.said:
+            raise Refused(SERVER, f"asks to open round {about['round']}, this node is in round {state.round}")
+        if (
+            len(set(here)) != len(here)
+            or not all(0 <= j < self.study.M for j in here)
+            or self.seat.position not in here
+        ):
+            raise Refused(SERVER, f"asks this node to open a sum of {here}, in which it is not")
+        if 2 * len(here) <= self.study.M:
+            raise Refused(SERVER, f"asks to open a sum of {len(here)} clients, fewer than half of them")
+        if state.opened is not None and state.opened != here:
+            raise Refused(SERVER, f"asks to open a second sum of round {state.round}")
+        own, pair = [], []
+        gone = [k for k in range(self.study.M) if k not in here]
+        for j in here:
+            if j == self.seat.position:
+                mine = self.masks.sealed_shares(state.said)[j]
+                shares = [mine[i : i + SHARE] for i in range(0, len(mine), SHARE)]
+            else:
+                shares = self.masks.opened_shares(j, arrays[f"share.{j}"].tobytes(), state.said)
+            own.append(shares[0])
+            pair += [shares[1 + k] for k in gone]
+        if state.opened is None:
+            self._keep(_State(**{**vars(state), "opened": here}))
+        found = {"own": np.frombuffer(b"".join(own), np.uint8), "pair": np.frombuffer(b"".join(pair), np.uint8)}
+        return {"kind": "open", "round": state.round}, found
+
+    # --- what is agreed on, and what is kept ----------------------------------------------------------------------------
+
+    def _agree(self, contract: str) -> None:
+        """Take the contract of this study, once and for all."""
+        if contract == self._contract:
+            return
+        path = self.folder / "contract.json"
+        if path.exists() and path.read_text() != contract:
+            raise Refused(SERVER, f"changed the contract of this study; the one that this node knows is {path}")
+        self.use(contract)
+        if not path.exists():
+            store.replace_file(path, contract.encode())
+        self._contract = contract
+
+    def use(self, contract: str) -> None:
+        """Make everything that follows from a contract."""
+        document = json.loads(contract)
+        self.algorithm, problem, m = tree.cast(made(document["algorithm"])), self.seat.problem, self.seat.position
+        self.shape = footprint(self.algorithm, problem).message
+        self.nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), self.shape)
+        self.common = randomness.common(randomness.root(self.study.seed))
+        w, beta = started(problem)
+        salt = b""
+        if self.study.salted and self.identity is not None:
+            salt = self.identity.secret("salt", self.study.digest.encode(), 16)
+        own = jax.tree.map(lambda leaf: leaf[m], beta)
+        self.client = ClientSide(self.algorithm, problem, m, self.study.seed, w, own, salt)
+        self._first = _State(said=wire.fingerprint(contract), shared=self.client.shared, private=self.client.private)
+
+    def _load(self) -> _State:
+        """The state in memory, or from the disk, or the first one."""
+        if self._state is None:
+            path = self.folder / "state.safetensors"
+            self._state = self._read(path) if path.exists() else self._first
+        return self._state
+
+    def _read(self, path: Path) -> _State:
+        arrays, about = store.read(path)
+        if about.get("v") != VERSION or about["first"] != self._first.said:
+            raise InputError(
+                f"{path} belongs to another run: name another --state folder, or put the old study file back."
+            )
+
+        def block(name: str, like: Pytree) -> Pytree:
+            leaves, structure = jax.tree.flatten(like)
+            return jax.tree.unflatten(structure, [jnp.asarray(arrays[f"{name}/{i}"]) for i in range(len(leaves))])
+
+        groups = {g: {n.split("/", 1)[1]: a for n, a in arrays.items() if n.startswith(f"{g}/")} for g in _State.ARRAYS}
+        states = {name: block(name, getattr(self._first, name)) for name in ("shared", "private")}
+        log.info("round %d read from %s", about["round"], path)
+        return _State(**{name: about[name] for name in _State.PLAIN}, **groups, **states)
+
+    def _keep(self, state: _State) -> None:
+        """On the disk first, then in memory: a full disk changes nothing."""
+        arrays = {f"{g}/{n}": a for g in _State.ARRAYS for n, a in getattr(state, g).items()}
+        for name in ("shared", "private"):
+            arrays |= {f"{name}/{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(getattr(state, name)))}
+        about = {"v": VERSION, "first": self._first.said, **{name: getattr(state, name) for name in _State.PLAIN}}
+        store.write(self.folder / "state.safetensors", arrays, about)
+        self._state = state
+
+    @property
+    def is_done(self) -> bool:
+        """Whether this node has answered the last question of the study."""
+        return self._state is not None and self._state.last
+
+    # --- the model ------------------------------------------------------------------------------------------------------
+
+    def model(self) -> tuple[Pytree, Pytree]:
+        """The real (unscaled) w and this client's own β, from the state on the disk."""
+        path = self.folder / "contract.json"
+        if self._contract is None:
+            if not path.exists():
+                raise InputError(f"{self.folder} holds no state yet: has the node joined?")
+            self._agree(path.read_text())
+        state, problem = self._load(), self.seat.problem
+        w = self.algorithm.model(state.shared)
+        mine = self.algorithm.personal(state.private)
+        everyone = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self.study.M, *leaf.shape)), mine)
+        w, split = problem.outward(w, problem.split(everyone))
+        beta = jax.tree.map(lambda leaf: np.asarray(leaf[self.seat.position]), problem.join(split))
+        return jax.tree.map(np.asarray, w), beta

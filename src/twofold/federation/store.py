@@ -1,0 +1,63 @@
+"""Files that are either old or new, never torn: written beside, synced, renamed, and the folder synced."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from twofold.errors import InputError
+from twofold.storage import replace_file
+
+__all__ = ["Arrays", "pack", "read", "replace_file", "unpack", "write"]
+
+Arrays = dict[str, np.ndarray]
+"""Arrays by name."""
+
+
+def pack(arrays: Arrays, about: dict[str, Any]) -> bytes:
+    """Arrays with a JSON document about them, as one safetensors file.
+
+    >>> arrays, about = unpack(pack({"a": np.ones(2)}, {"round": 3}))
+    >>> arrays["a"].tolist(), about
+    ([1.0, 1.0], {'round': 3})
+    """
+    from safetensors.numpy import save
+
+    return save({name: np.asarray(a, order="C") for name, a in arrays.items()}, {"about": json.dumps(about)})
+
+
+def unpack(content: bytes) -> tuple[Arrays, dict[str, Any]]:
+    """The inverse of `pack`; raises ValueError for anything else.
+
+    >>> unpack(b"nonsense")
+    Traceback (most recent call last):
+    ValueError: this is no safetensors file
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        size = int.from_bytes(content[:8], "little")
+        about = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["about"])
+        arrays = load(content)
+    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
+        raise ValueError("this is no safetensors file") from None
+    if not isinstance(about, dict):
+        raise ValueError("this is no safetensors file")
+    return arrays, about
+
+
+def write(path: Path, arrays: Arrays, about: dict[str, Any]) -> None:
+    """Keep arrays and a document in one durable file."""
+    replace_file(path, pack(arrays, about))
+
+
+def read(path: Path) -> tuple[Arrays, dict[str, Any]]:
+    """What `write` has written; a damaged file is named."""
+    try:
+        return unpack(path.read_bytes())
+    except ValueError:
+        raise InputError(f"{path} is damaged: put back a copy of it, or delete it and let the node replay.") from None

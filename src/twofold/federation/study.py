@@ -1,0 +1,378 @@
+"""What everybody agrees on before anything runs: the study file, the same at the coordinator and at every node.
+
+No number in it comes from anybody's data. Its digest travels with every message, so that two versions never meet.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+
+from twofold import algorithms, losses, objectives, tree
+from twofold.algorithms.asvrcd_two import ASVRCDTwo
+from twofold.algorithms.base import Algorithm, Facts
+from twofold.clients import Clients
+from twofold.errors import InputError, KindError, choose_from
+from twofold.federation.keys import Public
+from twofold.federation.wire import digest
+from twofold.losses import Linear
+from twofold.objectives.base import Objective
+from twofold.problem import Problem
+from twofold.theory.constants import LossConstants
+
+__all__ = ["KEPT", "PRESENT", "Study", "StudyProblem", "fields_of", "made"]
+
+Missing = Literal["wait", "skip"]
+PRESENT = ("lsgd", "fedprox", "pfedme", "scd", "ascd")
+"""Methods for which the mean of those present does for the mean of all."""
+KEPT = ("acd", "svrcd", "asvrcd", "hybrid", "l2sgd_plus")
+"""Methods for which an absent client's last message has to stand in for its next one."""
+
+_KEYS: dict[str, tuple[str, ...]] = {
+    "": ("version", "name", "seed", "dtype", "feature", "features", "target", "loss", "objective", "algorithm", "stop", "round",
+         "masks", "tell", "client"),
+    "feature": ("name", "kind", "levels", "center", "scale"),
+    "target": ("name", "classes"),
+    "stop": ("rounds",),
+    "round": ("missing", "deadline", "record", "norm"),
+    "masks": ("on", "bits"),
+    "tell": ("constants", "norm", "rows", "salt"),
+    "client": ("name", "weight", "key"),
+}  # fmt: skip
+
+
+class StudyProblem(Problem):
+    """A problem in which most clients are stand-ins: nobody can certify a gap with it."""
+
+    _certificate = None  # pyright: ignore[reportAssignmentType]
+
+
+class Study:
+    """A checked study file.
+
+    >>> study = Study(
+    ...     {
+    ...         "feature": [{"name": "age"}],
+    ...         "loss": {"name": "logistic", "l2": 0.1},
+    ...         "stop": {"rounds": 5},
+    ...         "objective": {"name": "mixture", "lam": 0.5},
+    ...         "algorithm": {"name": "acd"},
+    ...         "client": [{"name": "north"}, {"name": "south"}],
+    ...     }
+    ... )
+    >>> study.names, study.masks, study.missing
+    (('north', 'south'), False, 'wait')
+    """
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self.document = dict(document)
+        self._check_keys()
+        get = self._get
+        self.name: str = str(get("name", default="study"))
+        self.names: tuple[str, ...] = tuple(str(entry["name"]) for entry in self.document["client"])
+        if len(set(self.names)) < len(self.names):
+            raise InputError(f"Two clients of the study have the same name: {', '.join(self.names)}.")
+        self.M = len(self.names)
+        self.seed = int(get("seed", default=0))
+        self.dtype: str = get("dtype", default="float64")
+        if self.dtype not in ("float64", "float32"):
+            raise InputError(f"dtype is float64 or float32, got {self.dtype!r}.")
+        self.rounds = int(get("stop", "rounds", default=0))
+        if self.rounds < 1:
+            raise InputError("The study needs [stop] rounds = N, a whole number ≥ 1.")
+        self.missing: Missing = get("round", "missing", default="wait")
+        if self.missing not in ("wait", "skip"):
+            raise InputError(f"round.missing is 'wait' or 'skip', got {self.missing!r}.")
+        self.deadline = float(get("round", "deadline", default=60.0))
+        self.record = int(get("round", "record", default=0))
+        most = get("round", "norm", default=None)
+        self.most = None if most is None else float(most)
+        self.keys: dict[str, Public] = {
+            str(entry["name"]): Public(entry["key"]) for entry in self.document["client"] if "key" in entry
+        }
+        self.masks = bool(get("masks", "on", default=self.M >= 3 and len(self.keys) == self.M))
+        self.bits = int(get("masks", "bits", default=44))
+        self.norm = get("tell", "norm", default=None)
+        self.salted = bool(get("tell", "salt", default=len(self.keys) == self.M))
+        self._check_rounds()
+
+    def _get(self, *path: str, default: Any) -> Any:
+        found: Any = self.document
+        for name in path:
+            found = found.get(name, None) if isinstance(found, Mapping) else None
+        return default if found is None else found
+
+    def _check_keys(self) -> None:
+        for section, allowed in _KEYS.items():
+            entries = self.document if not section else self.document.get(section, [])
+            for entry in entries if isinstance(entries, list) else [entries]:
+                for key in entry:
+                    if key not in allowed:
+                        where = f"[{section}]" if section else "A study"
+                        raise InputError(choose_from(f"{where} has no key {key!r}", key, allowed))
+        if ("features" in self.document) == bool(self.document.get("feature")):
+            raise InputError(
+                "The study needs [[feature]] for every column, or features = N where columns have no names."
+            )
+        for section in ("loss", "objective", "algorithm", "client"):
+            if not self.document.get(section):
+                raise InputError(f"The study has no [{section}]: see docs/federation.md for a whole one.")
+        if self.document.get("version", 1) != 1:
+            raise InputError(f"The study has version {self.document['version']!r}; this twofold reads version 1.")
+
+    def _check_rounds(self) -> None:
+        name = self.document["algorithm"]["name"]
+        if self.missing == "skip" and name not in (*PRESENT, *KEPT):
+            raise InputError(
+                f"round.missing = 'skip' is not known to be right for {name}: say 'wait', or use one of {', '.join((*PRESENT, *KEPT))}."
+            )
+        if self.masks and self.M < 3:
+            raise InputError(f"Masks need three clients or more, and the study has {self.M}: [masks] on = false.")
+        if (self.masks or self.salted) and len(self.keys) < self.M:
+            nobody = next(n for n in self.names if n not in self.keys)
+            raise InputError(f"Masks and salts need every client's key, and {nobody!r} has none: run `twofold key`.")
+        if not 8 <= self.bits <= 52:
+            raise InputError(f"masks.bits is a number of fractional bits from 8 to 52, got {self.bits}.")
+
+    @classmethod
+    def read(cls, path: str | Path) -> Study:
+        """The study in a TOML file."""
+        try:
+            return cls(tomllib.loads(Path(path).read_text()))
+        except tomllib.TOMLDecodeError as error:
+            raise InputError(f"{path} is no TOML file: {error}.") from None
+
+    def write(self, path: str | Path) -> None:
+        """Keep the study as a TOML file."""
+        import tomli_w
+
+        Path(path).write_text(tomli_w.dumps(self.document))
+
+    @cached_property
+    def digest(self) -> str:
+        """What every message carries."""
+        return digest(self.document)
+
+    # --- what is solved -------------------------------------------------------------------------------------------------
+
+    @property
+    def width(self) -> int:
+        """Columns of the matrix of features."""
+        named = self.document.get("feature", [])
+        return sum(len(f.get("levels", [0])) for f in named) or int(self.document["features"])
+
+    @cached_property
+    def loss(self) -> Linear:
+        """The loss of one model."""
+        return _build("loss", losses.REGISTRY, self.document["loss"])
+
+    @cached_property
+    def objective(self) -> Objective:
+        """The personalised objective over that loss."""
+        options = {
+            key: value for key, value in self.document["objective"].items() if key not in ("rescale", "sampling")
+        }
+        found = _build("objective", objectives.REGISTRY, options, self.loss)
+        if found.stages() is not None:
+            raise InputError(f"{found.name} with Lambda = inf is solved in two stages: write a study for each of them.")
+        return found
+
+    @cached_property
+    def open_algorithm(self) -> Algorithm:
+        """The method as far as the file sets it."""
+        return _build("algorithm", algorithms.REGISTRY, self.document["algorithm"])
+
+    def problem(self, rows: Mapping[int, tuple[np.ndarray, np.ndarray]] | None = None) -> StudyProblem:
+        """The problem with the given clients' rows, by position, and one row of zeros for everybody else."""
+        label = np.zeros(1, np.float64 if self.loss.link.labels is None else np.int64)
+        nothing = (np.zeros((1, self.width)), label)
+        pairs = [(rows or {}).get(m, nothing) for m in range(self.M)]
+        weights = [entry.get("weight") for entry in self.document["client"]]
+        clients = Clients.from_list(
+            pairs, names=self.names, weights=None if None in weights else np.asarray(weights, float)
+        )
+        options = self.document["objective"]
+        return StudyProblem(
+            self.objective, clients, rescale=options.get("rescale", True), sampling=options.get("sampling", "uniform")
+        )
+
+    @cached_property
+    def stand_in(self) -> StudyProblem:
+        """A problem of the right shapes, order, weights and scale, with nobody's data in it."""
+        return self.problem()
+
+    # --- step sizes from what nodes tell --------------------------------------------------------------------------------
+
+    @property
+    def agreed(self) -> dict[str, Any] | None:
+        """What stands in for what nodes would tell, where a bound on ‖x‖ is agreed on."""
+        if self.norm is None:
+            return None
+        kappa, l2 = self.loss.link.curvature, float(self.loss.l2)
+        most = kappa * (float(self.norm) ** 2 + self.loss.intercept) + l2
+        return {"mu": [l2] * 2, "L": [most] * 2, "calL": [most] * 2}
+
+    @property
+    def usual_rows(self) -> float | None:
+        """The number of rows that is reckoned with where a node does not tell its own."""
+        found = self._get("tell", "rows", default=None)
+        return None if found is None else float(found)
+
+    def complete(self, told: Mapping[str, Mapping[str, Any]]) -> tuple[Algorithm, str | None]:
+        """The method with step sizes from what the nodes told: three numbers a set of columns and a count, never a row."""
+        algorithm, problem = self.open_algorithm, self.stand_in
+        objective, lam = problem.objective, problem.objective.mixture_strength()
+        if algorithm.needs not in (None, objective.name):
+            raise InputError(f"{algorithm.name} solves the {algorithm.needs} objective only, not {objective.name}.")
+        if algorithm.is_complete():
+            return algorithm, None
+        numbers = [told[name] if self.agreed is None else self.agreed for name in self.names]
+        if any("L" not in each for each in numbers):
+            silent = next(n for n, each in zip(self.names, numbers, strict=True) if "L" not in each)
+            raise InputError(
+                f"Client {silent!r} tells no constants, so there are no step sizes: set every number of {algorithm.name} in "
+                "[algorithm], agree on [tell] norm = c, or ask it to join with --tell constants."
+            )
+        answers = [
+            LossConstants(
+                **{name: np.array([each[name][i] for each in numbers]) for name in ("mu", "L", "calL")},
+                how=dict.fromkeys(("mu", "L", "calL"), "certified"),
+            )
+            for i in range(len(numbers[0]["L"]))
+        ]
+        asked = dataclasses.replace(cast(Any, objective), loss=_Told(self.loss, answers))
+        constants = asked.constants(problem.clients, problem.scale)
+        if constants is None:
+            raise InputError(
+                f"There is no formula for the constants of {objective.name}: set every number of {algorithm.name} in [algorithm]."
+            )
+        rows = [self.rows_of(told[name]) for name in self.names]
+        facts = Facts(
+            constants=constants, rows=float(np.mean(rows)), M=self.M, max_weight=float(np.max(problem.clients.weights)),
+            lam=lam, loss_of=None if lam is None else lambda: answers[0], convex=objective.convex,
+            sizes=(tree.size(problem.abstract_start[0]), tree.size(problem.abstract_start[1])),
+            weights=np.asarray(problem.clients.weights, np.float64),
+        )  # fmt: skip
+        return algorithm.complete(facts)
+
+    def rows_of(self, told: Mapping[str, Any]) -> float:
+        """How many rows to reckon with for a node."""
+        found = told.get("rows", self.usual_rows)
+        if found is None:
+            raise InputError("A client does not tell how many rows it has: ask it to, or agree on [tell] rows = N.")
+        return float(found)
+
+    # --- a study from Python's objects ----------------------------------------------------------------------------------
+
+    @classmethod
+    def of(cls, problem: Problem, algorithm: Algorithm, *, rounds: int, seed: int = 0, **sections: Any) -> Study:
+        """The study that a problem and a method amount to; `sections` are further ones, such as masks={"on": False}."""
+        import jax
+
+        loss, objective, clients = getattr(problem.objective, "loss", None), problem.objective, problem.clients
+        if not isinstance(loss, Linear) or objective.name == "custom":
+            raise KindError("A federation needs a loss that a file can name: logistic, softmax or squared.")
+        if problem.metric is not None:
+            raise InputError(f"precondition={problem.precondition!r} needs everyone's data in one place: leave it out.")
+        if clients.row_weights is not None:
+            raise InputError(
+                "Rows with weights of their own are not known in a federation: repeat rows, or leave the weights out."
+            )
+        keys: dict[str, str] = sections.pop("keys", {})
+        names = [str(name) for name in clients.names]
+        document = {
+            "seed": seed, "dtype": "float64" if jax.config.read("jax_enable_x64") else "float32",
+            "features": int(clients.x.shape[1]),
+            "loss": {"name": loss.link.name, "l2": float(loss.l2), "intercept": bool(loss.intercept)}
+            | ({} if loss.link.outputs is None else {"classes": loss.link.outputs}),
+            "objective": {**_plain(objective, ("loss", "layout", "alone")), "rescale": problem.rescale, "sampling": problem.sampling},
+            "algorithm": fields_of(algorithm),
+            "stop": {"rounds": rounds},
+            "client": [
+                {"name": name, "weight": float(weight)} | ({"key": keys[name]} if name in keys else {})
+                for name, weight in zip(names, clients.weights, strict=True)
+            ],
+            **sections,
+        }  # fmt: skip
+        return cls(document)
+
+
+class _Told:
+    """Stands in for a loss whose constants were told; everything else about it is in the study."""
+
+    def __init__(self, loss: Linear, answers: list[LossConstants]) -> None:
+        self._loss, self._answers = loss, iter(answers)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loss, name)
+
+    def constants(self, *_: Any, **__: Any) -> LossConstants:
+        """The next answer, in the order in which the nodes found them."""
+        return next(self._answers)
+
+
+def _build(section: str, registry: Mapping[str, Any], options: Mapping[str, Any], *first: Any) -> Any:
+    """What a section of the file names."""
+    name = str(options.get("name"))
+    if name not in registry or name == "custom":
+        raise InputError(choose_from(f"There is no {section} {name!r}", name, [n for n in registry if n != "custom"]))
+    try:
+        return registry[name](*first, **{key: value for key, value in options.items() if key != "name"})
+    except TypeError as error:
+        raise InputError(f"[{section}] does not fit {name}: {error}.") from None
+
+
+def _plain(thing: Any, but: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The name and the fields of a record, as TOML and JSON can hold them."""
+    found: dict[str, Any] = {"name": thing.name}
+    for field in dataclasses.fields(thing):
+        value = getattr(thing, field.name)
+        if value is None or field.name in but:
+            continue
+        if callable(value) or isinstance(value, slice):
+            raise InputError(f"{thing.name}: {field.name} is no plain number or name, and cannot travel in a file.")
+        array = None if isinstance(value, str | bool | int | float | tuple | list) else np.asarray(value)
+        found[field.name] = value if array is None else array.tolist()
+        if isinstance(value, tuple):
+            found[field.name] = list(value)
+    return found
+
+
+def fields_of(algorithm: Algorithm) -> dict[str, Any]:
+    """An algorithm as plain numbers, exactly (Python's JSON keeps every bit of a float64).
+
+    >>> fields_of(algorithms.SCD(eta=0.1, p_w=0.5))
+    {'name': 'scd', 'eta': 0.1, 'p_w': 0.5, 'batch': 1}
+    """
+    found = _plain(algorithm)
+    nothing = {f.name for f in dataclasses.fields(cast(Any, algorithm)) if getattr(algorithm, f.name) is None}
+    # A None that is not the default (batch = None: all rows) has to be said, and TOML has no None.
+    special = {
+        f.name: "none" for f in dataclasses.fields(cast(Any, algorithm)) if f.name in nothing and f.default is not None
+    }
+    return found | special | ({"reference": "two"} if isinstance(algorithm, ASVRCDTwo) else {})
+
+
+def made(document: Mapping[str, Any]) -> Algorithm:
+    """The algorithm that `fields_of` described.
+
+    >>> made({"name": "scd", "eta": 0.1, "p_w": 0.5, "batch": "none"})
+    SCD(eta=0.1, p_w=0.5, batch=None)
+    """
+    options = {key: None if value == "none" else value for key, value in document.items() if key != "name"}
+    kind: Any = algorithms.REGISTRY[document["name"]]
+    if options.get("reference") == "two":
+        kind = ASVRCDTwo
+        options.pop("reference")
+    known = {field.name for field in dataclasses.fields(kind)}
+    arrays = {
+        key: tuple(v) if isinstance(v, list) and key == "sizes" else np.asarray(v) if isinstance(v, list) else v
+        for key, v in options.items()
+    }
+    return kind(**{key: value for key, value in arrays.items() if key in known})

@@ -1,0 +1,170 @@
+"""What passes between a node and the coordinator: one JSON document and named arrays, signed, checked and refused by name.
+
+A body is a safetensors file whose metadata holds the document. In front of it stands the sender's signature, empty where
+the study has no keys.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from twofold.errors import TwofoldError
+from twofold.federation.store import Arrays, pack, unpack
+
+__all__ = [
+    "VERSION", "Note", "Refused", "check", "digest", "due", "fingerprint", "opened", "parts", "sealed", "whole",
+]  # fmt: skip
+
+VERSION = 1
+"""The version of the protocol; both sides must have the same."""
+MAGIC = b"twofold1"
+Message = Any
+Sends = Any
+
+
+class Refused(TwofoldError):  # noqa: N818  (reads as what it is)
+    """A message that is not what it should be: who sent it, and why it is refused.
+
+    >>> print(Refused("north", "answered round 3, asked was 4"))
+    north: answered round 3, asked was 4
+    """
+
+    def __init__(self, who: str, why: str) -> None:
+        super().__init__(f"{who}: {why}")
+        self.who, self.why = who, why
+
+
+class Note(NamedTuple):
+    """One message, either way: a document and arrays."""
+
+    about: dict[str, Any]
+    arrays: Arrays
+
+
+def sealed(note: Note, sign: Callable[[bytes], bytes] | None = None) -> bytes:
+    """A note as bytes, signed by the sender where it has a key.
+
+    >>> note = opened("north", sealed(Note({"round": 1}, {"a": np.zeros(2)})))
+    >>> note.about, note.arrays["a"].shape
+    ({'round': 1}, (2,))
+    """
+    body = pack(note.arrays, note.about)
+    signature = b"" if sign is None else sign(body)
+    return MAGIC + bytes([len(signature)]) + signature + body
+
+
+def opened(who: str, content: bytes, verify: Callable[[bytes, bytes], bool] | None = None) -> Note:
+    """The inverse of `sealed`; what cannot be read, or is signed by somebody else, is refused.
+
+    >>> opened("north", b"GET / HTTP/1.1")
+    Traceback (most recent call last):
+    twofold.federation.wire.Refused: north: sent something that is no message of twofold's
+    """
+    if content[: len(MAGIC)] != MAGIC or len(content) <= len(MAGIC):
+        raise Refused(who, "sent something that is no message of twofold's")
+    start = len(MAGIC) + 1
+    end = start + content[len(MAGIC)]
+    signature, body = content[start:end], content[end:]
+    if verify is not None and not verify(signature, body):
+        raise Refused(who, "sent a message that is not signed with the key in the study file")
+    try:
+        arrays, about = unpack(body)
+    except ValueError:
+        raise Refused(who, "sent a message that is cut short or damaged") from None
+    return Note(about, arrays)
+
+
+# --- the parts of a message, by name ------------------------------------------------------------------------------------
+
+
+def _fields(message: Message) -> list[str]:
+    return list(getattr(message, "_fields", map(str, range(len(message)))))
+
+
+def due(sends: Sends, shape: Message) -> dict[str, Any]:
+    """The name and the shape of every array that is to be sent."""
+    found = zip(_fields(shape), sends, shape, strict=True)
+    return {
+        f"{part}.{i}": leaf
+        for part, flag, value in found
+        if bool(flag)
+        for i, leaf in enumerate(jax.tree.leaves(value))
+    }
+
+
+def parts(sends: Sends, message: Message) -> Arrays:
+    """The arrays of the parts that are sent, by name; nothing else of a message is ever touched."""
+    return {name: np.asarray(leaf) for name, leaf in due(sends, message).items()}
+
+
+def whole(sends: Sends, shape: Message, arrays: Arrays) -> Message:
+    """A whole message from its sent parts; the others are zero."""
+    found = []
+    for part, flag, value in zip(_fields(shape), sends, shape, strict=True):
+        leaves, structure = jax.tree.flatten(value)
+        sent = [
+            jnp.asarray(arrays[f"{part}.{i}"]) if bool(flag) else jnp.zeros(leaf.shape, leaf.dtype)
+            for i, leaf in enumerate(leaves)
+        ]
+        found.append(jax.tree.unflatten(structure, sent))
+    return type(shape)(*found) if hasattr(shape, "_fields") else tuple(found)
+
+
+def check(who: str, wanted: dict[str, Any], arrays: Arrays, most: float | None = None) -> None:
+    """Exactly the arrays that are due, of the right shape and type, finite, and none longer than `most`; else who and why."""
+    if wanted.keys() != arrays.keys():
+        raise Refused(who, f"sent the parts {sorted(arrays)}, due are {sorted(wanted)}")
+    for name, leaf in wanted.items():
+        found = arrays[name]
+        if found.dtype != leaf.dtype or found.shape != leaf.shape:
+            raise Refused(who, f"{name} is {found.dtype}{found.shape}, due is {leaf.dtype}{leaf.shape}")
+        if not np.issubdtype(found.dtype, np.floating):
+            continue
+        if not np.isfinite(found).all():
+            raise Refused(who, f"{name} has {int((~np.isfinite(found)).sum())} numbers that are not finite")
+        size = float(np.linalg.norm(found))
+        if most is not None and size > most:
+            raise Refused(who, f"{name} has the norm {size:.3g}, and the study allows {most:g}")
+
+
+def fingerprint(*things: Any) -> str:
+    """A digest of arrays, texts and numbers, in order; two lists have the same one only if they are the same.
+
+    >>> fingerprint(1, "a") == fingerprint(1, "a"), fingerprint("ab") == fingerprint("a", "b")
+    (True, False)
+    >>> fingerprint(np.float64(1)) == fingerprint(np.array(1.0))
+    True
+    """
+    found = hashlib.sha256()
+
+    def add(thing: Any) -> None:
+        if isinstance(thing, dict):
+            add(len(thing))
+            for name in sorted(thing):
+                add(name)
+                add(thing[name])
+        elif isinstance(thing, list | tuple):
+            add(len(thing))
+            for item in thing:
+                add(item)
+        else:
+            array = np.asarray(thing) if isinstance(thing, np.ndarray | np.generic) else None
+            body = repr(thing).encode() if array is None else np.ascontiguousarray(array).tobytes()
+            head = type(thing).__name__ if array is None else f"{array.dtype}{array.shape}"
+            found.update(f"{head} {len(body)} ".encode() + body)
+
+    add(list(things))
+    return found.hexdigest()
+
+
+def digest(document: dict[str, Any]) -> str:
+    """The digest of a document that everybody must have alike."""
+    import json
+
+    return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

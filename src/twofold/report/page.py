@@ -1,0 +1,226 @@
+"""`twofold report DIR` on runs of one's own: one self-contained HTML page with their courses, their table and who is best."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twofold.errors import InputError
+from twofold.plots import median_and_band
+from twofold.report import figures
+from twofold.report.markup import templates
+from twofold.report.runs import Run, differing, read_runs
+from twofold.report.sheet import REPORT, render, write_page
+from twofold.report.versus import Versus, compare, labels
+from twofold.report.words import METRICS, Chapter
+
+__all__ = ["page", "write"]
+
+MOST_POINTS = 400
+"""Points of a curve on the page; an eye sees no more."""
+SKIPPED = ("round", "iteration", "bytes", "gradients_w", "gradients_beta", "seconds", "stage")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One run on the page: its name, the settings that are its own, its hyper-parameters, and its file."""
+
+    label: str
+    name: str
+    facts: Mapping[str, Any]
+    hyper: str
+    config: str
+    grades: Sequence[tuple[str, str, str]]
+
+
+def write(folder: str | os.PathLike[str], name: str = REPORT) -> Path:
+    """Write a page about the runs in a folder and below it, and return its path."""
+    folder = Path(folder)
+    runs = read_runs(folder)
+    if not runs:
+        raise InputError(f"There are no runs in {folder}: `twofold run CONFIG.toml --out {folder}` would make one.")
+    return write_page(folder / name, page(folder, runs))
+
+
+def page(folder: Path, runs: Sequence[Run]) -> str:
+    """The page as text."""
+    named = labels(runs)
+    found = compare(runs)
+    pool = figures.Pool()
+    methods = [run.algorithm for run in runs]
+    # Where every run is another method and nothing else differs, lines look as that method looks everywhere.
+    lines = methods if len(set(methods)) == len(methods) and differing(runs) in ([], ["algorithm.name"]) else named
+    drawn: dict[str, Any] = {}
+    courses = Chapter("course", "Course", "", "", seeds="seeds")
+    series = [s for run, line in zip(runs, lines, strict=True) for s in _series(run, line)]
+    if any(figures.drawable(s) for s in series):
+        drawn["course"] = figures.payload(courses, [s for s in series if figures.drawable(s)], [], pool)
+    swept = _swept(runs)
+    if swept is not None:
+        key, points = swept
+        drawn["sweep"] = _against(
+            figures.payload(Chapter("sweep", "Sweep", "", "", markers=True), points, [], pool), key, points
+        )
+    statuses = [result.status for run in runs for result in run.results]
+    return render(
+        templates(),
+        "runs.html",
+        {"figures": drawn, "pool": pool.arrays},
+        title=folder.resolve().name,
+        found=found,
+        rows=_rows(found),
+        counts=_counts(runs, statuses),
+        course="course" in drawn,
+        caption=_caption(runs),
+        sweep=swept[0] if swept else "",
+        shown=[_shown(run, label) for run, label in zip(runs, named, strict=True)],
+        command=shlex.join(["twofold", "report", str(folder)]),
+    )
+
+
+def _rows(found: Versus) -> list[tuple[bool, str, list[str]]]:
+    """The table's rows: whether a run is the best, its name, its figures."""
+    return [(row[0].startswith("*"), row[0].lstrip("* "), list(row[1:])) for row in found.table.rows]
+
+
+def _counts(runs: Sequence[Run], statuses: Sequence[str]) -> list[tuple[int, str, str]]:
+    seeds = len(statuses)
+    found = [(len(runs), "run" if len(runs) == 1 else "runs", "open")]
+    found += [(seeds, "seeds in all", "open")] if seeds > len(runs) else []
+    styles = {"converged": "holds", "budget": "part", "diverged": "fails", "interrupted": "open"}
+    words = {"budget": "ended with their budget"}
+    return found + [(statuses.count(s), words.get(s, s), style) for s, style in styles.items() if statuses.count(s)]
+
+
+def _caption(runs: Sequence[Run]) -> str:
+    counts = sorted({len(run.results) for run in runs})
+    if counts == [1]:
+        return "One seed each."
+    many = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"Medians over {many} seeds; bands from the 10 % to the 90 % quantile. A seed that has ended keeps its last value."
+
+
+# --- figures -----------------------------------------------------------------------------------------------------------
+
+
+def _series(run: Run, line: str) -> list[dict[str, Any]]:
+    """The median course of a run by each metric, with its band and all that it can be drawn against."""
+    results = list(run.results)
+    metrics = [name for name in results[0].history if name not in SKIPPED and all(name in r.history for r in results)]
+    out: list[dict[str, Any]] = []
+    for metric in metrics:
+        found = median_and_band(results, "rounds", metric, most=MOST_POINTS)
+        if len(found.x) and found.x[-1] == found.x[0]:  # nothing is shared: there are no rounds
+            found = median_and_band(results, "iterations", metric, most=MOST_POINTS)
+            across = {"rounds": None, "iterations": _list(found.x)}
+        else:
+            across = {"rounds": _list(found.x)} | {
+                key: _list(_at(results, column, found.x))
+                for key, column in (("bytes", "bytes"), ("gradients_w", "gradients_w"),
+                                    ("gradients_beta", "gradients_beta"), ("seconds", "seconds"))
+            }  # fmt: skip
+        out.append({
+            "method": line, "metric": metric, **across, "mean": _list(found.middle), "low": _list(found.low),
+            "high": _list(found.high), "runs": len(results),
+        })  # fmt: skip
+    return out
+
+
+def _at(results: Sequence[Any], column: str, rounds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The median over seeds of what a run had cost at these rounds."""
+    found = []
+    for result in results:
+        place = np.searchsorted(np.asarray(result.history["round"], float), rounds, side="right") - 1
+        found.append(np.asarray(result.history[column], float)[np.maximum(place, 0)])
+    return np.median(np.stack(found), axis=0)
+
+
+def _list(values: NDArray[np.float64]) -> list[float | None]:
+    return [None if not np.isfinite(value) else float(value) for value in values]
+
+
+def _swept(runs: Sequence[Run]) -> tuple[str, list[dict[str, Any]]] | None:
+    """Clients' grades against the one number in which the runs differ; a line for each value of a second key."""
+    keys = differing(runs)
+    numbers = [key for key in keys if all(_is_number(run.settings.get(key)) for run in runs)]
+    if not 1 <= len(keys) <= 2 or not numbers or any(run.grades is None for run in runs) or len(runs) < 3:
+        return None
+    key = max(numbers, key=lambda k: len({run.settings[k] for run in runs}))
+    if len({run.settings[key] for run in runs}) < 3:
+        return None
+    other = next((k for k in keys if k != key), None)
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault("" if other is None else f"{other.split('.')[-1]} = {run.settings.get(other)}", []).append(
+            run
+        )
+    out: list[dict[str, Any]] = []
+    for line, group in groups.items():
+        ordered = sorted(group, key=lambda run: float(run.settings[key]))
+        for part, name in ((lambda g: g.mean, "mean over clients"), (lambda g: g.worst, "worst client")):
+            values = [float(part(run.grades)) for run in ordered]
+            where = [float(run.settings[key]) for run in ordered]
+            out.append(
+                {
+                    "method": f"{line}, {name}".strip(", "),
+                    "metric": "grade",
+                    "setting": where,
+                    "mean": values,
+                    "runs": 1,
+                }
+            )
+    return key, out
+
+
+def _against(spec: dict[str, Any], key: str, points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The figure of a sweep: its axis is the key, logarithmic where that spans more than a factor of thirty."""
+    values = [value for s in points for value in s["setting"]]
+    wide = min(values) > 0 and max(values) / min(values) > 30
+    axes = [{"key": "setting", "title": key.replace("_", " "), "short": key.replace("_", " ")}]
+    return spec | {"axes": axes, "across": "log" if wide else "linear"}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+# --- every run ---------------------------------------------------------------------------------------------------------
+
+
+def _shown(run: Run, label: str) -> Shown:
+    first = run.results[0]
+    hyper = first.algorithm if isinstance(first.algorithm, dict) else {}
+    told = ", ".join(
+        f"{name} = {_short(value)}" for name, value in hyper.items() if name != "name" and value is not None
+    )
+    about = {key: run.about[key] for key in ("objective", "equation", "data", "environment") if run.about.get(key)}
+    ends = {name: _short(float(first.history[name][-1])) for name in first.history if name in METRICS}
+    facts = {
+        "folder": run.name,
+        "method": run.algorithm,
+        **about,
+        "seeds": ", ".join(str(result.seed) for result in run.results),
+        "at the end (first seed)": ends,
+        "messages": [*dict.fromkeys(result.message for result in run.results if result.message)],
+        "notes": [*dict.fromkeys(note for result in run.results for note in result.notes)],
+    }
+    grades: list[tuple[str, str, str]] = []
+    if run.grades is not None:
+        g = run.grades
+        grades = [
+            (c, f"{r:,}", f"{p:.4g}") for c, r, p in zip(g.clients, g.rows.tolist(), g.personal.tolist(), strict=True)
+        ]
+    path = run.folder / "config.toml"
+    config = path.read_text(encoding="utf-8") if path.is_file() else ""
+    return Shown(label, run.name, {k: v for k, v in facts.items() if v}, told, config, grades)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

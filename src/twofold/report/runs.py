@@ -1,0 +1,157 @@
+"""The runs that a folder holds: what `twofold run` and `twofold sweep` have left there, one `Run` for each."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twofold.errors import InputError
+from twofold.result import RESULT, RESULTS, Result, Results
+
+__all__ = ["ABOUT", "CLIENTS", "CONFIG", "Grades", "Run", "differing", "read_runs"]
+
+CONFIG, ABOUT, CLIENTS = "config.toml", "run.json", "clients.csv"
+"""The files of a run besides its results: what was asked for, what was found there, and every client's grade."""
+MEASURES = {"logistic": "accuracy", "softmax": "accuracy", "squared": "minus squared error"}
+
+
+@dataclass(frozen=True, eq=False)
+class Grades:
+    """Every client's grade by the model that it predicts with; larger is better."""
+
+    clients: tuple[str, ...]
+    rows: NDArray[np.int64]
+    personal: NDArray[np.float64]
+    measure: str
+
+    @property
+    def mean(self) -> float:
+        """The mean over clients."""
+        return float(self.personal.mean())
+
+    @property
+    def worst(self) -> float:
+        """The worst client's grade."""
+        return float(self.personal.min())
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One configuration that was run: its settings, the results of all its seeds, and its clients' grades.
+
+    `name` is its folder, seen from the folder that was asked for.
+    """
+
+    name: str
+    folder: Path
+    document: Mapping[str, Mapping[str, Any]]
+    results: Results
+    grades: Grades | None
+    about: Mapping[str, Any]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Every key of the configuration with its value; where the output goes is no part of it."""
+        return {
+            f"{section}.{key}": value
+            for section, table in self.document.items()
+            if section != "output" and isinstance(table, dict)
+            for key, value in table.items()
+        }
+
+    @property
+    def algorithm(self) -> str:
+        """The name of the method that ran."""
+        found = self.results[0].algorithm
+        return str(found["name"] if isinstance(found, dict) else found.name)
+
+    @property
+    def problem(self) -> tuple[Any, ...]:
+        """What the runs of one problem have in common: data, partition, loss and objective."""
+        return tuple(json.dumps(self.document.get(name, {}), sort_keys=True, default=str)
+                     for name in ("data", "partition", "loss", "objective"))  # fmt: skip
+
+
+def read_runs(*folders: str | os.PathLike[str]) -> list[Run]:
+    """All runs in these folders and below them, in the order of their names.
+
+    >>> import tempfile
+    >>> read_runs(tempfile.mkdtemp())
+    []
+    """
+    found: list[Run] = []
+    several = len(folders) > 1
+    for given in folders:
+        root = Path(given)
+        if not root.is_dir():
+            raise InputError(f"There is no folder {root}: `twofold run CONFIG.toml --out {root}` would make it.")
+        for place in sorted({path.parent for path in (*root.rglob(RESULT), *root.rglob(RESULTS))}, key=_by_number):
+            if (place.name.startswith("seed-") and (place.parent / RESULTS).is_file()) or _is_hidden(place, root):
+                continue  # part of a run that is found by itself
+            below = place.relative_to(root).as_posix()
+            name = below if below != "." else root.resolve().name
+            found.append(_read(place, f"{root.name}/{below}" if several and below != "." else name))
+    return found
+
+
+def _by_number(path: Path) -> tuple[tuple[float, str], ...]:
+    """Folders in the order that people expect: 2 before 10."""
+    import re
+
+    parts = re.split(r"(\d+(?:\.\d+)?(?:e-?\d+)?)", str(path))
+    return tuple((float(part), "") if i % 2 else (-1.0, part) for i, part in enumerate(parts))
+
+
+def _is_hidden(place: Path, root: Path) -> bool:
+    return any(part.startswith(".") or part == "checkpoints" for part in place.relative_to(root).parts)
+
+
+def _read(folder: Path, name: str) -> Run:
+    try:
+        if (folder / RESULTS).is_file():
+            results = Results.load(folder)
+        else:
+            results = Results([Result.load(folder)])
+        document = tomllib.loads((folder / CONFIG).read_text(encoding="utf-8")) if (folder / CONFIG).is_file() else {}
+        about = json.loads((folder / ABOUT).read_text(encoding="utf-8")) if (folder / ABOUT).is_file() else {}
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"The run in {folder} cannot be read ({error}): run it again, or move it away.") from error
+    return Run(name, folder, document, results, _grades(folder, document, about), about)
+
+
+def _grades(folder: Path, document: Mapping[str, Any], about: Mapping[str, Any]) -> Grades | None:
+    """Every client's grade, if it was graded."""
+    path = folder / CLIENTS
+    if not path.is_file():
+        return None
+    with path.open(newline="", encoding="utf-8") as stream:
+        lines = list(csv.DictReader(stream))
+    if not lines or "personal" not in lines[0]:
+        return None
+    loss = document.get("loss", {}).get("name", "")
+    return Grades(
+        clients=tuple(line["client"] for line in lines),
+        rows=np.array([int(float(line.get("rows") or 0)) for line in lines]),
+        personal=np.array([float(line["personal"]) for line in lines]),
+        measure=str(about.get("measure") or MEASURES.get(loss, "grade")),
+    )
+
+
+def differing(runs: Sequence[Run]) -> list[str]:
+    """The keys in which the runs' configurations differ; a run's seeds count as no difference."""
+    settings = [run.settings for run in runs]
+    keys = dict.fromkeys(key for one in settings for key in one)
+    skipped = ("run.seed", "run.seeds", "run.checkpoint", "run.checkpoint_every")
+    return [
+        key for key in keys
+        if key not in skipped and len({json.dumps(one.get(key), default=str) for one in settings}) > 1
+    ]  # fmt: skip

@@ -1,0 +1,256 @@
+"""Runs side by side: one line each, and which of them is better, as far as the numbers say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twofold.engines.memory import in_words as size
+from twofold.errors import InputError
+from twofold.exports import Table
+from twofold.report.runs import Run, differing
+
+__all__ = ["Versus", "compare", "labels"]
+
+RESAMPLES = 4000
+LEVEL = 0.95
+METRICS = ("gap", "loss", "bound", "gradient_norm")
+
+
+@dataclass(frozen=True)
+class Versus:
+    """What `compare` found: the table, the best run (None where nothing says which), and sentences that say why.
+
+    Printing it gives both; a notebook shows it as HTML.
+    """
+
+    table: Table
+    best: str | None
+    because: tuple[str, ...]
+
+    def __str__(self) -> str:
+        import textwrap
+
+        told = ["\n".join(textwrap.wrap(sentence, 80)) for sentence in self.because]
+        return "\n".join([str(self.table), "", *told])
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return self.table._repr_html_() + "".join(f"<p>{escape(sentence)}</p>" for sentence in self.because)
+
+
+def labels(runs: Sequence[Run]) -> list[str]:
+    """What tells each run from the others, in a few words: the settings in which they differ, or their folders.
+
+    A single key loses its section; names that would not be unique get their folder.
+    """
+    keys = differing(runs)
+    short = {key: key.split(".", 1)[1] for key in keys}
+    if len(set(short.values())) < len(keys):
+        short = {key: key for key in keys}
+    named = []
+    for run in runs:
+        parts = []
+        for key in keys:
+            value = run.settings.get(key)
+            if value is None:
+                continue
+            plain = short[key] in ("name", "method", "source") or key in ("objective.name", "algorithm.name")
+            parts.append(str(value) if plain else f"{short[key]} = {_plain(value)}")
+        named.append(", ".join(parts) or run.name)
+    if len(set(named)) < len(named) or sum(map(len, named)) > 60 * len(named):
+        return [run.name for run in runs]
+    return named
+
+
+def compare(runs: Sequence[Run]) -> Versus:
+    """Put runs side by side, and say which is better.
+
+    Runs of the same problem are judged by what they reached: the least loss, or, where all reached the same certified gap, the
+    fewest rounds. Runs of different problems are judged by their clients' grades, paired client by client: "surely" means that
+    the bootstrap's 95 % interval of the mean difference lies on one side of zero.
+    """
+    if not runs:
+        raise InputError("There are no runs to compare.")
+    names = labels(runs)
+    best, because = _judge(runs, names)
+    return Versus(_table(runs, names, best), best, tuple(because))
+
+
+# --- the table ---------------------------------------------------------------------------------------------------------
+
+
+def _table(runs: Sequence[Run], names: Sequence[str], best: str | None) -> Table:
+    metric = _metric(runs)
+    graded = [run.grades for run in runs]
+    measure = next((grade.measure for grade in graded if grade is not None), "")
+    several = any(len(run.results) > 1 for run in runs)
+    shown = measure.removeprefix("minus ")
+    head = ["", *(["seeds"] if several else []), "rounds", "traffic", *([f"{metric}"] if metric else []),
+            *([shown, "worst client"] if measure else []), "ended"]  # fmt: skip
+    rows: list[list[str]] = []
+    columns: dict[str, list[Any]] = {name: [] for name in ("run", "seeds", "rounds", "bytes", "seconds")}
+    columns |= {name: [] for name in ([metric] if metric else [])}
+    columns |= {name: [] for name in (["mean", "worst"] if measure else [])} | {"status": []}
+    for run, name in zip(runs, names, strict=True):
+        rounds = float(np.median([r.ledger.rounds for r in run.results]))
+        traffic = float(np.median([r.ledger.bytes_per_client for r in run.results]))
+        grade = run.grades
+        figures = [f"{rounds:,.0f}", size(traffic)]
+        last = _last(run, metric) if metric else None
+        if metric:
+            figures.append("–" if last is None else f"{float(np.median(last)):.4g}")
+        if measure:
+            figures += ["–", "–"] if grade is None else [_grade(grade.mean, measure), _grade(grade.worst, measure)]
+        counts = [str(len(run.results))] if several else []
+        rows.append([("* " if name == best else "  ") + name, *counts, *figures, _ended(run)])
+        values = [
+            run.name,
+            len(run.results),
+            _whole(rounds),
+            _whole(traffic),
+            float(np.median([r.seconds for r in run.results])),
+        ]
+        values += [None if last is None else float(np.median(last))] if metric else []
+        values += ([None, None] if grade is None else [grade.mean, grade.worst]) if measure else []
+        for column, value in zip(columns, [*values, _ended(run)], strict=True):
+            columns[column].append(value)
+    median = "Medians over seeds. " if several else ""
+    star = "* marks the best. " if best else ""
+    notes = [f"{median}Traffic: sent and received by each client. {star}".strip()]
+    return Table("", head, rows, left=("ended",), columns=columns, notes=notes)
+
+
+def _metric(runs: Sequence[Run]) -> str | None:
+    return next((name for name in METRICS if all(name in r.history for run in runs for r in run.results)), None)
+
+
+def _last(run: Run, metric: str) -> NDArray[np.float64] | None:
+    values = np.array([r.history[metric][-1] for r in run.results if len(r.history[metric])], np.float64)
+    return values if len(values) == len(run.results) else None
+
+
+def _ended(run: Run) -> str:
+    found = [r.status for r in run.results]
+    if len(set(found)) == 1:
+        return found[0]
+    return ", ".join(f"{found.count(status)} {status}" for status in dict.fromkeys(found))
+
+
+def _grade(value: float, measure: str) -> str:
+    if measure == "accuracy":
+        return f"{100 * value:.1f} %"
+    return f"{-value if measure.startswith('minus ') else value:.4g}"
+
+
+def _whole(value: float) -> float | int:
+    return int(value) if value.is_integer() else value
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# --- which is better ---------------------------------------------------------------------------------------------------
+
+
+def _judge(runs: Sequence[Run], names: Sequence[str]) -> tuple[str | None, list[str]]:
+    if len(runs) == 1:
+        return None, ["One run: there is nothing to compare it with."]
+    broken = [name for run, name in zip(runs, names, strict=True) if any(r.status == "diverged" for r in run.results)]
+    told = [f"Diverged, in some seed or in all: {', '.join(broken)}."] if broken else []
+    left = [(run, name) for run, name in zip(runs, names, strict=True) if name not in broken]
+    if len(left) < 2:
+        return (left[0][1] if left else None), told
+    if len({run.problem for run, _ in left}) == 1:
+        best, because = _by_optimisation(left)
+    else:
+        best, because = _by_grades(left)
+    return best, [*told, *because]
+
+
+def _by_optimisation(runs: Sequence[tuple[Run, str]]) -> tuple[str | None, list[str]]:
+    """One problem, several methods or settings of a method."""
+    tolerances = {run.settings.get("stop.tol") for run, _ in runs}
+    if tolerances != {None} and len(tolerances) == 1 and all(
+        r.status == "converged" for run, _ in runs for r in run.results
+    ):  # fmt: skip
+        cost = {name: np.array([r.ledger.rounds for r in run.results], float) for run, name in runs}
+        what, goal = "rounds to the same certified gap", "fewest"
+    else:
+        metric = _metric([run for run, _ in runs])
+        if metric is None:
+            return None, ["They have recorded no metric in common, so nothing says which is better."]
+        last = {name: _last(run, metric) for run, name in runs}
+        cost = {name: value for name, value in last.items() if value is not None and np.isfinite(value).all()}
+        if len(cost) < len(last):
+            return None, ["Some have no finite value at their end, so nothing says which is better."]
+        what, goal = f"{metric} at the end", "least"
+    order = sorted(cost, key=lambda name: float(np.median(cost[name])))
+    best, other = order[0], order[1]
+    sentence = (
+        f"Same problem: {best} has the {goal} {what}, {_number(cost[best])} against {_number(cost[other])} of {other}."
+    )
+    return best, [sentence, _chance(cost[best], cost[other], other)]
+
+
+def _number(values: NDArray[np.float64]) -> str:
+    return f"{float(np.median(values)):,.6g}"
+
+
+def _chance(best: NDArray[np.float64], other: NDArray[np.float64], name: str) -> str:
+    """Whether seeds would say the same again."""
+    if len(best) < 3 or len(other) < 3:
+        return "With so few seeds nobody knows how much of that is chance: --seeds 10 would tell."
+    share = float(np.mean(best[:, None] < other[None, :]) + 0.5 * np.mean(best[:, None] == other[None, :]))
+    return f"A seed of the best is below a seed of {name} in {share:.0%} of all pairs."
+
+
+def _by_grades(runs: Sequence[tuple[Run, str]]) -> tuple[str | None, list[str]]:
+    """Several problems: their losses cannot be compared, their clients' grades can."""
+    grades = [run.grades for run, _ in runs]
+    if any(grade is None for grade in grades) or len({grade.measure for grade in grades if grade}) > 1:
+        return None, [
+            "They minimise different objectives, and their clients were not graded alike: nothing says which is better."
+        ]
+    found = {name: run.grades for run, name in runs if run.grades is not None}
+    if len({grade.clients for grade in found.values()}) > 1:
+        return None, ["They have different clients, so that grades cannot be compared client by client."]
+    order = sorted(found, key=lambda name: -found[name].mean)
+    best = order[0]
+    told, same = [], []
+    for name in order[1:]:
+        low, high = _interval(found[best].personal - found[name].personal)
+        if low > 0:
+            helped = int(np.sum(found[best].personal > found[name].personal))
+            hurt = int(np.sum(found[best].personal < found[name].personal))
+            told.append(
+                f"{name} by {_difference(low, found[best].measure)} to {_difference(high, found[best].measure)} "
+                f"({helped} clients gain, {hurt} lose)"
+            )
+        else:
+            same.append(name)
+    sentences = [f"Best for the clients on average: {best}."]
+    if told:
+        sentences.append(f"It is surely better than {'; '.join(told)}.")
+    if same:
+        sentences.append(f"Not distinguishable from it on {len(found[best].clients)} clients: {', '.join(same)}.")
+    sentences.append("Intervals: 95 %, bootstrap over clients, first seed.")
+    return best, sentences
+
+
+def _difference(value: float, measure: str) -> str:
+    return f"{100 * value:.1f} points" if measure == "accuracy" else f"{value:.3g}"
+
+
+def _interval(differences: NDArray[np.float64]) -> tuple[float, float]:
+    """The bootstrap's interval of a mean over clients."""
+    rng = np.random.default_rng(0)
+    means = differences[rng.integers(0, len(differences), (RESAMPLES, len(differences)))].mean(axis=1)
+    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)

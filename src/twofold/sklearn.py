@@ -1,0 +1,550 @@
+"""Estimators for scikit-learn: one model per client, in the `fit` and `predict` that everybody knows.
+
+    PersonalizedClassifier(client="patient").fit(table, labels).predict(table)
+
+They are linear models (logistic, softmax or least squares) under any of twofold's objectives, solved by `profile`, with the strength of
+personalisation chosen by cross-validation inside every client's rows. They need the extra `sklearn`.
+"""
+# scikit-learn and pandas come without types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Generator, Sequence
+from typing import Any, ClassVar, Literal, Self, TypeAlias
+
+import jax
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twofold import objectives as catalogue
+from twofold.clients import Clients
+from twofold.errors import InputError, MissingExtra
+from twofold.losses import Linear, logistic, softmax, squared
+from twofold.objectives.base import Objective
+from twofold.problem import Problem
+from twofold.result import Ledger, Result
+from twofold.solver import solve
+from twofold.tables import Schema, Table, read
+from twofold.tables.columns import is_frame, plain
+from twofold.tune import Tuned, curvature_of, tune
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.metrics import accuracy_score, r2_score
+    from sklearn.model_selection import BaseCrossValidator, GroupKFold
+    from sklearn.utils import check_consistent_length
+    from sklearn.utils.multiclass import check_classification_targets, type_of_target
+    from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, column_or_1d, validate_data
+except ModuleNotFoundError as missing:
+    raise MissingExtra("twofold.sklearn", "sklearn", library="scikit-learn") from missing
+
+__all__ = ["PersonalizedClassifier", "PersonalizedRegressor", "WholeClients", "WithinClients"]
+
+ObjectiveName: TypeAlias = Literal["mixture", "multitask", "adaptive", "weight_sharing", "shared", "alone"]
+NAMES = ("mixture", "multitask", "adaptive", "weight_sharing", "shared", "alone")
+ROUTED = {"client": True, "groups": False}
+"""With metadata routing switched on, `client` comes by itself, and `groups` goes to the splitters."""
+ROOM = 64
+"""Up to this many rows or features, sizes are rounded up to a power of two; beyond, to one of eight steps between two of them."""
+
+
+class _Personalized(BaseEstimator):
+    """What the classifier and the regressor have in common."""
+
+    __metadata_request__fit: ClassVar[dict[str, bool]] = ROUTED
+    __metadata_request__predict: ClassVar[dict[str, bool]] = ROUTED
+    __metadata_request__predict_proba: ClassVar[dict[str, bool]] = ROUTED
+    __metadata_request__predict_log_proba: ClassVar[dict[str, bool]] = ROUTED
+    __metadata_request__decision_function: ClassVar[dict[str, bool]] = ROUTED
+    __metadata_request__score: ClassVar[dict[str, bool]] = ROUTED
+
+    def __init__(
+        self,
+        *,
+        objective: ObjectiveName = "mixture",
+        strength: float | str = "auto",
+        client: str | int | None = None,
+        l2: float = 1e-3,
+        standardize: Literal["pooled", "per client"] | None = "pooled",
+        weights: Literal["rows", "equal"] = "rows",
+        per_client: bool | Literal["auto"] = "auto",
+        folds: int = 5,
+        tol: float = 1e-12,
+        max_rounds: int = 200,
+        random_state: int | None = 0,
+    ) -> None:
+        self.objective = objective
+        self.strength = strength
+        self.client = client
+        self.l2 = l2
+        self.standardize = standardize
+        self.weights = weights
+        self.per_client = per_client
+        self.folds = folds
+        self.tol = tol
+        self.max_rounds = max_rounds
+        self.random_state = random_state
+
+    # --- fit ----------------------------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: ArrayLike | None = None,
+        client: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> Self:
+        """Fit one model per client.
+
+        Whose row is whose is said by the column named in `client=` of the estimator, or here by `client` (or `groups`, its other
+        name), one label per row. If nobody says it, all rows are one client's, and the model is the usual one.
+        `sample_weight` are numbers ≥ 0: a row of weight 2 counts as if it were there twice.
+        """
+        if self.objective not in NAMES:
+            raise InputError(f"objective is one of {', '.join(NAMES)}, got {self.objective!r}.")
+        table, owners = self._read(X, client, groups, reset=True)
+        target = self._target(y)
+        check_consistent_length(np.empty((table.rows, 0)), target)
+        weight = None
+        if sample_weight is not None:
+            weight = np.asarray(_check_sample_weight(sample_weight, np.empty((table.rows, 1)), dtype=np.float64))
+            if weight.min() < 0 or not weight.any():
+                raise InputError("sample_weight must be numbers ≥ 0, and not all of them 0.")
+        names = [name for name in table.names if not self._is_client(name, table)]
+        kept = np.flatnonzero(weight > 0) if weight is not None else np.arange(table.rows)
+        mine = _take(table, names, kept) if len(kept) < table.rows else table
+        whose = [None] * len(kept) if owners is None else [owners[i] for i in kept]
+        used = None if weight is None else weight[kept]
+        how: Any = self.standardize
+        self.schema_, x = Schema.fit(mine, names, whose, standardize=how, row_weights=used)
+        with jax.enable_x64(True):
+            self._solve(np.asarray(x, np.float64), target[kept], whose, used)
+        return self
+
+    def _read(self, X: Any, client: Any, groups: Any, *, reset: bool) -> tuple[Table, list[Any] | None]:
+        """The table of X, and the owner of each row; None where nobody says whose rows these are."""
+        if client is not None and groups is not None:
+            raise InputError("client and groups are two names for the same thing: give one of them.")
+        if is_frame(X):
+            validate_data(self, X, reset=reset, skip_check_array=True)
+            table = read(X)
+            if table.rows == 0 or not table.names:
+                raise InputError(
+                    f"Found {table.rows} sample(s) and {len(table.names)} feature(s): at least one of each is needed."
+                )
+        else:
+            mixed = self.client is not None and getattr(getattr(X, "dtype", None), "kind", "") == "O"
+            array: Any = validate_data(
+                self, X, reset=reset, accept_sparse="csr", dtype=None if mixed else "numeric", ensure_all_finite=False
+            )
+            if hasattr(array, "toarray"):
+                array = Clients.from_groups(
+                    array, None, np.zeros(array.shape[0], np.int64)
+                ).x  # if there is room for it
+            _finite(array)
+            names = getattr(self, "feature_names_in_", None)
+            names = [f"x{j}" for j in range(array.shape[1])] if names is None else list(names)
+            table = read({name: array[:, j] for j, name in enumerate(names)})
+        said: Any = client if client is not None else groups
+        if said is None and self.client is not None:
+            column = table.column(self._client_name(table))
+            said = [None if gone else owner for owner, gone in zip(column.values.tolist(), column.missing, strict=True)]
+        if said is None:
+            return table, None
+        owners = [plain(owner) for owner in (said.tolist() if hasattr(said, "tolist") else list(said))]
+        if len(owners) != table.rows:
+            raise InputError(f"client has {len(owners)} labels for {table.rows} rows.")
+        return table, owners
+
+    def _client_name(self, table: Table) -> Any:
+        if isinstance(self.client, int) and self.client not in table.names:
+            if not -len(table.names) <= self.client < len(table.names):
+                raise InputError(f"client={self.client} is no column of X, which has {len(table.names)}.")
+            return table.names[self.client]
+        if self.client not in table.names:
+            raise InputError(
+                f"X has no column {self.client!r} to tell clients by; it has {', '.join(map(str, table.names))}."
+            )
+        return self.client
+
+    def _is_client(self, name: Any, table: Table) -> bool:
+        return self.client is not None and name == self._client_name(table)
+
+    def _solve(self, x: NDArray[Any], y: NDArray[Any], owners: list[Any], weight: NDArray[Any] | None) -> None:
+        """Make the problem, choose the strength, solve, and keep everyone's coefficients."""
+        width = x.shape[1]
+        everyone = (
+            owners if owners[0] is not None or any(owner is not None for owner in owners) else ["everybody"] * len(y)
+        )
+        clients = _roomy(x, y, everyone, weight, self.weights)
+        loss = self._loss(clients)
+        objective, self.tuned_ = self._chosen(loss, clients)
+        problem = Problem(objective, clients, sampling="uniform")
+        # Without a ridge there is no certificate to stop on; Newton's method has long arrived after as many rounds.
+        stop: dict[str, Any] = (
+            {"tol": self.tol, "rounds": self.max_rounds} if loss.l2 > 0 else {"rounds": min(self.max_rounds, 30)}
+        )
+        self.result_: Result = solve(problem, "profile", **stop)
+        if loss.l2 > 0 and self.result_.status != "converged":
+            warnings.warn(f"{type(self).__name__}: {self.result_.message}.", ConvergenceWarning, stacklevel=4)
+        self.strength_ = self.tuned_.strength if self.tuned_ is not None else self.strength
+        self.clients_ = np.array(clients.names)
+        self.ledger_: Ledger = self.result_.ledger if self.tuned_ is None else self.result_.ledger + self.tuned_.ledger
+        self.n_rounds_ = self.result_.ledger.rounds
+        own = problem.objective.own(clients)
+
+        def model(m: int) -> tuple[NDArray[Any], NDArray[Any]]:
+            mine = jax.tree.map(lambda leaf: leaf[m], (self.result_.beta, own))
+            params = problem.objective.personal(self.result_.w, mine[0], None, mine[1])  # type: ignore[arg-type]
+            return np.asarray(params["weight"], np.float64)[:width], np.asarray(params["bias"], np.float64)
+
+        pairs = [model(m) for m in range(len(clients))]
+        shared = self._shared(problem, pairs, width)
+        coef, intercept = (np.stack([pair[i] for pair in (*pairs, shared)]) for i in (0, 1))
+        self._keep(coef, intercept)
+        # Training rows are not part of a fitted estimator.
+        self.result_ = dataclasses.replace(self.result_, problem=None)
+        self.tuned_ = None if self.tuned_ is None else dataclasses.replace(self.tuned_, clients=None)
+
+    def _shared(self, problem: Problem, pairs: list[Any], width: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The model of a client that was not there: w where that is a model by itself, else the mean of everybody's."""
+        w: Any = self.result_.w
+        if isinstance(w, dict) and set(w) == {"weight", "bias"}:
+            return np.asarray(w["weight"], np.float64)[:width], np.asarray(w["bias"], np.float64)
+        p = problem.clients.weights
+        return tuple(np.tensordot(p, np.stack([pair[i] for pair in pairs]), 1) for i in (0, 1))  # type: ignore[return-value]
+
+    def _chosen(self, loss: Linear, clients: Clients) -> tuple[Objective, Tuned | None]:
+        """The objective with its strength, and what was found out about it."""
+        if self.objective == "shared" or len(clients) == 1:
+            return catalogue.traditional(loss), None
+        if self.objective == "alone":
+            return catalogue.local(loss), None
+        if isinstance(self.strength, str) and self.strength == "auto":
+            start = self._made(
+                loss, {"adaptive": 0.5, "weight_sharing": "weight"}.get(self.objective, curvature_of(loss, clients))
+            )
+            if (
+                int(np.add.reduceat(np.asarray(clients.row_weights) > 0, clients.offsets[:-1], dtype=np.int64).max())
+                < 2
+            ):
+                return start, None  # nothing can be held out
+            seed = 0 if self.random_state is None else int(self.random_state)
+            own: Any = self.per_client
+            tuned = tune(start, clients, folds=self.folds, per_client=own, seed=seed)
+            return tuned.objective, tuned
+        return self._made(loss, self.strength), None
+
+    def _made(self, loss: Linear, strength: Any) -> Objective:
+        if self.objective == "weight_sharing":
+            return catalogue.weight_sharing(loss, strength)
+        if self.objective == "adaptive":
+            return catalogue.adaptive(loss, strength)
+        if strength in (math.inf, 0):
+            return catalogue.traditional(loss) if strength else catalogue.local(loss)
+        return {"mixture": catalogue.mixture, "multitask": catalogue.multitask}[self.objective](loss, strength)
+
+    def _target(self, y: Any) -> NDArray[Any]:
+        raise NotImplementedError
+
+    def _loss(self, clients: Clients) -> Linear:
+        raise NotImplementedError
+
+    def _keep(self, coef: NDArray[Any], intercept: NDArray[Any]) -> None:
+        """Keep the coefficients of all clients and, last, those of the shared model."""
+        self._coef, self._intercept = coef, intercept
+        self.coef_, self.intercept_ = coef[:-1], intercept[:-1]
+        self.shared_coef_, self.shared_intercept_ = coef[-1], intercept[-1]
+
+    # --- predict ------------------------------------------------------------------------------------------------------
+
+    def _scores(self, X: Any, client: Any, groups: Any) -> NDArray[Any]:
+        check_is_fitted(self)
+        table, owners = self._read(X, client, groups, reset=False)
+        place = {name: m for m, name in enumerate(self.clients_.tolist())}
+        last = len(place)
+        if owners is None:
+            index = np.full(table.rows, 0 if last == 1 else last)
+        else:
+            index = np.array([place.get(owner, last) for owner in owners])
+        x = np.asarray(self.schema_.encode(table, owners), np.float64)
+        scores = np.empty((len(x), *self._intercept.shape[1:]))
+        for m in np.unique(index):
+            mine = index == m
+            scores[mine] = x[mine] @ self._coef[m] + self._intercept[m]
+        return scores
+
+    def __sklearn_tags__(self) -> Any:
+        tags: Any = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
+        tags.target_tags.required = True
+        return tags
+
+
+class PersonalizedClassifier(ClassifierMixin, _Personalized):
+    """One linear classifier per client: logistic regression for two classes, softmax for more.
+
+    Parameters
+    ----------
+    objective
+        What ties the clients together. "mixture" draws personal models to a shared centre, "multitask" also trains that centre on
+        everybody's rows, "weight_sharing" shares the weights and gives everyone its own intercept, "adaptive" blends both;
+        "shared" is one model for everybody and "alone" one for each client without the others.
+    strength
+        "auto" chooses it by cross-validation inside every client's rows (`tw.tune`), and may choose "shared" or "alone"; else λ of
+        mixture and multitask, α of adaptive, or what weight_sharing shares ("weight" or "bias").
+    client
+        The name (or the number) of the column of X that says whose row it is. Or give `client=` to `fit` and `predict`; with
+        scikit-learn's metadata routing switched on, a Pipeline or a search passes it on (`groups` goes to the splitters). Without
+        either, all rows are one client's.
+    l2
+        The ridge on weights and intercept, (l2/2)‖·‖² for a mean loss over rows.
+    standardize
+        "pooled" brings columns of numbers to mean 0 and spread 1 over everybody's rows, "per client" over each client's own.
+    weights
+        "rows": a client counts by its rows (or their weights), so that "shared" is the usual model; "equal": all count the same.
+    per_client, folds, random_state
+        How the strength is chosen: see `tw.tune`.
+    tol, max_rounds
+        When a fit is over: when the gap is certified to be at most tol (needs l2 > 0), or after so many rounds of communication.
+
+    X may be an array, a sparse matrix, or a pandas, Polars or Arrow table with strings, categories and gaps (see
+    `Clients.from_frame`). A client that was not there in training, and a row of nobody, gets the shared part w; where the objective has
+    no such model ("alone", "weight_sharing") it gets the mean of everybody's models.
+
+    Attributes
+    ----------
+    classes_, clients_, n_features_in_, feature_names_in_
+        The labels, the clients' names, and what X was like.
+    coef_, intercept_
+        Everyone's own model, with a leading axis of clients, in the features that `schema_.features` names.
+    shared_coef_, shared_intercept_
+        The model of clients that were not there.
+    strength_, tuned_, ledger_, n_rounds_, schema_
+        What was chosen and why, what it cost, and how columns become features.
+
+    >>> import numpy as np, pandas as pd
+    >>> rng = np.random.default_rng(0)
+    >>> table = pd.DataFrame({"patient": np.repeat(["ann", "bob", "eve"], 30), "dose": rng.normal(size=90)})
+    >>> table["drug"] = rng.choice(["old", "new"], 90)
+    >>> helped = np.where(table["dose"] * (1 - 2 * (table["patient"] == "eve")) > 0, "better", "worse")
+    >>> model = PersonalizedClassifier(client="patient", strength=0.01).fit(table, helped)
+    >>> model.predict(pd.DataFrame({"patient": ["ann", "eve"], "dose": 1.0, "drug": "old"})).tolist()
+    ['better', 'worse']
+    """
+
+    def _target(self, y: Any) -> NDArray[Any]:
+        if y is None:
+            raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None.")
+        y = column_or_1d(y, warn=True)
+        if y.dtype.kind == "f":
+            check_array(y, ensure_2d=False, input_name="y")
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"The target has only one class, {self.classes_[0]!r}: there is nothing to tell apart.")
+        return codes.astype(np.int64)
+
+    def _loss(self, clients: Clients) -> Linear:
+        K = len(self.classes_)
+        return logistic(self.l2, intercept=True) if K == 2 else softmax(K, self.l2, intercept=True)
+
+    def decision_function(
+        self, X: Any, client: ArrayLike | None = None, groups: ArrayLike | None = None
+    ) -> NDArray[Any]:
+        """Give the scores: one a row for two classes (positive: the second), one per class for more."""
+        return self._scores(X, client, groups)
+
+    def predict(self, X: Any, client: ArrayLike | None = None, groups: ArrayLike | None = None) -> NDArray[Any]:
+        """Predict each row's label with its client's model."""
+        scores = self._scores(X, client, groups)
+        return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)]
+
+    def predict_proba(self, X: Any, client: ArrayLike | None = None, groups: ArrayLike | None = None) -> NDArray[Any]:
+        """Give the probability of each of `classes_`."""
+        scores = self._scores(X, client, groups)
+        if scores.ndim == 1:
+            scores = np.stack([np.zeros_like(scores), scores], axis=1)
+        odds = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return odds / odds.sum(axis=1, keepdims=True)
+
+    def predict_log_proba(
+        self, X: Any, client: ArrayLike | None = None, groups: ArrayLike | None = None
+    ) -> NDArray[Any]:
+        """Give the logarithm of `predict_proba`."""
+        return np.log(self.predict_proba(X, client, groups))
+
+    def score(
+        self, X: Any, y: Any, sample_weight: ArrayLike | None = None, client: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> float:  # fmt: skip
+        """Give the share of right answers."""
+        return float(accuracy_score(y, self.predict(X, client, groups), sample_weight=sample_weight))
+
+
+class PersonalizedRegressor(RegressorMixin, _Personalized):
+    """One linear regression per client, by least squares; parameters and attributes as in `PersonalizedClassifier`.
+
+    The targets are centred and scaled by their pooled mean and spread while fitting, so that the ridge does not pull to zero what is
+    far from it, and λ means the same whatever the units are.
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> x, who = rng.normal(size=(90, 2)), np.repeat(["ann", "bob", "eve"], 30)
+    >>> y = 100 + x[:, 0] * np.where(who == "eve", -1, 1)
+    >>> model = PersonalizedRegressor(strength=0.01).fit(x, y, client=who)
+    >>> model.predict([[1.0, 0.0], [1.0, 0.0]], client=["ann", "eve"]).round(0).tolist()
+    [101.0, 99.0]
+    """
+
+    def _target(self, y: Any) -> NDArray[Any]:
+        if y is None:
+            raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None.")
+        y = column_or_1d(y, warn=True)
+        return check_array(y, ensure_2d=False, dtype="float64", input_name="y")
+
+    def _solve(self, x: NDArray[Any], y: NDArray[Any], owners: list[Any], weight: NDArray[Any] | None) -> None:
+        self._mean = float(np.average(y, weights=weight))
+        spread = float(np.sqrt(np.average((y - self._mean) ** 2, weights=weight)))
+        self._spread = spread if spread > 1e-12 * abs(self._mean) and spread > 0 else 1.0
+        super()._solve(x, (y - self._mean) / self._spread, owners, weight)
+
+    def _keep(self, coef: NDArray[Any], intercept: NDArray[Any]) -> None:
+        super()._keep(coef * self._spread, intercept * self._spread + self._mean)
+
+    def _loss(self, clients: Clients) -> Linear:
+        return squared(self.l2, intercept=True)
+
+    def predict(self, X: Any, client: ArrayLike | None = None, groups: ArrayLike | None = None) -> NDArray[Any]:
+        """Predict each row's target with its client's model."""
+        return self._scores(X, client, groups)
+
+    def score(
+        self, X: Any, y: Any, sample_weight: ArrayLike | None = None, client: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> float:  # fmt: skip
+        """Give R², the share of the variance that is explained."""
+        return float(r2_score(y, self.predict(X, client, groups), sample_weight=sample_weight))
+
+
+# --- splitters --------------------------------------------------------------------------------------------------------
+
+
+class WithinClients(BaseCrossValidator):
+    """Hold out rows inside every client: each client's rows are cut into `n_splits` parts, as equal as can be.
+
+    `groups` are the clients. A client with fewer rows than splits is held out in as many of them as it has rows; one with a single row
+    is always trained on. With `stratify` (the default where y is given and not continuous) every label has its share in each part.
+
+    >>> import numpy as np
+    >>> splits = list(WithinClients(2).split(np.zeros((5, 1)), groups=["a", "a", "b", "b", "b"]))
+    >>> [len(test) for _, test in splits], sorted(np.concatenate([test for _, test in splits]).tolist())
+    ([3, 2], [0, 1, 2, 3, 4])
+    """
+
+    __metadata_request__split: ClassVar[dict[str, bool]] = {"groups": True}
+
+    def __init__(self, n_splits: int = 5, *, stratify: bool | None = None, random_state: int = 0) -> None:
+        if not isinstance(n_splits, int) or n_splits < 2:
+            raise InputError(f"n_splits is a whole number of at least 2, got {n_splits!r}.")
+        self.n_splits, self.stratify, self.random_state = n_splits, stratify, random_state
+
+    def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> Any:
+        """Give the number of splits."""
+        return self.n_splits
+
+    def split(self, X: Any, y: Any = None, groups: Any = None) -> Generator[Any, Any, None]:
+        """Give the training and the test rows of each split."""
+        if groups is None:
+            raise InputError("WithinClients needs the clients: pass groups=, one label per row.")
+        labels, member = np.unique(np.asarray(groups), return_inverse=True)
+        rng = np.random.default_rng(self.random_state)
+        by_label = y is not None and (
+            self.stratify or (self.stratify is None and not type_of_target(y).startswith("continuous"))
+        )
+        fold = np.full(len(member), -1)
+        for m in range(len(labels)):
+            rows = rng.permutation(np.flatnonzero(member == m))
+            if by_label:
+                rows = rows[np.argsort(np.asarray(y)[rows], kind="stable")]
+            if len(rows) > 1:
+                fold[rows] = (np.arange(len(rows)) + rng.integers(self.n_splits)) % self.n_splits
+        for f in range(self.n_splits):
+            test = np.flatnonzero(fold == f)
+            if len(test) == 0:
+                raise InputError(f"There are too few rows for {self.n_splits} splits: no client has that many.")
+            yield np.flatnonzero(fold != f), test
+
+
+class WholeClients(GroupKFold):
+    """Hold out whole clients: how well does the shared part do for those who were not there?
+
+    This is scikit-learn's `GroupKFold` with the clients as `groups`.
+
+    >>> import numpy as np
+    >>> next(WholeClients(3).split(np.zeros((4, 1)), groups=["a", "a", "b", "c"]))[1].tolist()
+    [0, 1]
+    """
+
+
+# --- helpers ------------------------------------------------------------------------------------------------------------
+
+
+def _finite(array: NDArray[Any]) -> None:
+    if array.dtype.kind == "f" and np.isinf(array).any():
+        row, column = np.argwhere(np.isinf(array))[0]
+        raise InputError(f"Input X contains infinity, first at row {row}, column {column}: every value must be finite.")
+
+
+def _take(table: Table, names: Sequence[Any], rows: NDArray[np.int64]) -> Table:
+    """Some rows of a table."""
+
+    def fetch(name: Any) -> Any:
+        values = table.fetch(name)
+        return values._replace(values=values.values[rows], missing=values.missing[rows])
+
+    return Table(tuple(names), len(rows), fetch)
+
+
+def _room(size: int) -> int:
+    """A size rounded up, so that data of nearly the same size need no other compiled programs.
+
+    >>> _room(5), _room(100), _room(1000)
+    (8, 104, 1024)
+    """
+    if size <= ROOM:
+        return 1 << max(size - 1, 0).bit_length()
+    step = 1 << (size.bit_length() - 4)
+    return -(-size // step) * step
+
+
+def _roomy(
+    x: NDArray[Any], y: NDArray[Any], owners: Sequence[Any], weight: NDArray[Any] | None, weights: str
+) -> Clients:
+    """Clients whose sizes are rounded up: with features that are zero, and rows of weight zero in the largest client."""
+    if weights not in ("rows", "equal"):
+        raise InputError(f'weights is "rows" or "equal", got {weights!r}.')
+    labels: dict[Any, int] = {}
+    for owner in owners:
+        if owner is None:
+            raise InputError("A row has no client: fill in the column of clients, or leave such rows out.")
+        labels[owner] = labels.get(owner, 0) + 1
+    largest = max(labels, key=lambda owner: labels[owner])
+    more = _room(labels[largest]) - labels[largest]
+    wide = np.zeros((len(x) + more, _room(x.shape[1])))
+    wide[: len(x), : x.shape[1]] = x
+    given = np.ones(len(x)) if weight is None else weight
+    return Clients.from_groups(
+        wide,
+        np.concatenate([y, np.zeros(more, y.dtype)]),
+        [*owners, *[largest] * more],
+        "rows" if weights == "rows" else None,
+        row_weights=np.concatenate([given, np.zeros(more)]),
+    )

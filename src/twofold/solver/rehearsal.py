@@ -1,0 +1,35 @@
+"""`solve(problem, engine="flower")`: the same run as a real federation, with a process for every client on this machine."""
+
+from __future__ import annotations
+
+from twofold.algorithms import Algorithm
+from twofold.errors import InputError
+from twofold.problem import Problem
+from twofold.result import Result
+from twofold.solver.auto import choose
+from twofold.solver.options import Options
+from twofold.solver.steps import complete
+from twofold.theory.cost import cost_of
+
+__all__ = ["rehearsed"]
+
+
+def rehearsed(problem: Problem, algorithm: str | Algorithm, options: Options, seed: int) -> Result:
+    """One seed's run by real processes, with the step sizes that any engine would take."""
+    budget = options.budget
+    asked = {
+        "iterations": budget.iterations, "seconds": budget.seconds, "target": budget.target, "tol": budget.tol,
+        "start": options.start, "participation": options.participation, "checkpoint": options.checkpoint,
+        "chunk": options.chunk, "state": options.state, "callbacks": options.callbacks or None,
+    }  # fmt: skip
+    for name, value in asked.items():
+        if value is not None:
+            raise InputError(
+                f"engine='flower' does not know {name}=: a federation ends after rounds=, from the usual start."
+            )
+    if algorithm == "auto":
+        algorithm = choose(problem, cost_of(options.cost), 1e-8, False)[0]
+    method, _ = complete(problem, algorithm, options.constants)
+    from twofold.engines.flower import rehearse
+
+    return rehearse(problem, method, rounds=None if budget.relative else budget.rounds, seed=seed, every=budget.every)

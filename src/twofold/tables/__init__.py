@@ -1,0 +1,8 @@
+"""Tables as they come: any data frame's columns as NumPy arrays, and the schema that turns them into features."""
+
+from __future__ import annotations
+
+from twofold.tables.columns import Table, Values, read
+from twofold.tables.schema import Column, Schema, Standardize
+
+__all__ = ["Column", "Schema", "Standardize", "Table", "Values", "read"]

@@ -1,0 +1,248 @@
+"""Fits along a path of strengths, all folds at once: one compiled program, each fit started where the last one ended.
+
+A row that is held out has the weight zero in its client's mean, so that all folds have the same shapes. The strength is a number
+of the objective, which is data to the compiled program: another one compiles nothing.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from twofold import randomness, tree
+from twofold.algorithms.base import Algorithm
+from twofold.clients import Clients
+from twofold.engines.loop import Layout, client_streams, first_state, report, step
+from twofold.engines.schedule import footprint
+from twofold.losses import Linear
+from twofold.losses.base import by_row
+from twofold.objectives.base import Loss, Objective
+from twofold.oracle import Member, Program
+from twofold.problem import Problem
+from twofold.result import Ledger
+from twofold.solver import complete
+from twofold.tree import Pytree
+from twofold.variables import Variables
+
+__all__ = ["Fit", "Path", "assign"]
+
+MOST_ROUNDS = {"newton": 30, "lbfgs": 150}
+CALM = 1e-7
+"""A fit is over when F has fallen by less than this part of itself in two rounds on end."""
+AT_ONCE = 1 << 28
+"""Bytes of (folds × rows × features) up to which all folds are fitted together."""
+
+Rows = NDArray[np.float64]
+
+
+class Fit(NamedTuple):
+    """What one strength gives: the loss and the grade of every row, by the model that has not seen it, and the rounds."""
+
+    loss: Rows
+    grade: Rows
+    rounds: NDArray[np.int64]  # of each fold
+
+
+class Point(NamedTuple):
+    """Where each fold's fit ended: w, and each bucket's β, with a leading axis of folds."""
+
+    w: Pytree
+    parts: tuple[Pytree, ...]
+
+
+def assign(clients: Clients, folds: int, seed: int, stratify: bool) -> NDArray[np.int32]:
+    """The fold in which each row is held out: inside every client, in parts as equal as can be.
+
+    With `stratify` each label's share in a fold is that among the client's rows, up to one row.
+
+    >>> import numpy as np, twofold as tw
+    >>> clients = tw.Clients.from_list([(np.ones((4, 1)), np.ones(4)), (np.ones((2, 1)), np.ones(2))])
+    >>> np.bincount(assign(clients, 2, seed=0, stratify=False)[:4]).tolist()
+    [2, 2]
+    """
+    fold = np.empty(clients.rows, np.int32)
+    for m, (start, count) in enumerate(zip(clients.offsets[:-1], clients.counts, strict=True)):
+        rng = np.random.default_rng((seed, m))
+        row = start + rng.permutation(count)
+        if stratify:
+            row = row[np.argsort(np.asarray(clients.y)[row], kind="stable")]
+        fold[row] = (np.arange(count) + rng.integers(folds)) % folds
+    return fold
+
+
+class Path:
+    """Fits of one family of objectives on one set of clients and folds. What it costs is counted in `ledger`."""
+
+    def __init__(self, objective: Objective, clients: Clients, fold: NDArray[np.int32], folds: int) -> None:
+        self.clients, self.folds = clients, folds
+        problem = Problem(objective, clients, sampling="uniform")
+        self._problem = problem
+        self._algorithm: Algorithm = tree.cast(complete(problem, "profile")[0])
+        self._variables = problem.variables
+        self._stacks = tuple(stack._replace(draws=None, proof=None) for stack in problem.stacks)
+        self._held = tuple(jnp.asarray(part) for part in self._padded(fold, -1))
+        weights = np.ones(clients.rows) if clients.row_weights is None else np.asarray(clients.row_weights)
+        self._weights = tuple(
+            np.stack(parts) for parts in zip(*(self._of_fold(weights, fold != f) for f in range(folds)), strict=True)
+        )
+        w, beta = problem.start
+        self._point = jax.tree.map(
+            lambda leaf: jnp.broadcast_to(leaf, (folds, *leaf.shape)), Point(w, problem.split(beta))
+        )
+        width = sum(leaf[0].size for leaf in jax.tree.leaves(clients.x))
+        self._together = folds * clients.rows * width * 8 <= AT_ONCE
+        self._most = MOST_ROUNDS[getattr(self._algorithm, "outer", "lbfgs")]
+        self._floats = int(sum(footprint(self._algorithm, problem).parts))
+        self.ledger = _nothing(len(clients))
+
+    def _padded(self, values: NDArray[Any], fill: float) -> list[NDArray[Any]]:
+        """One entry per row as padded stacks, one for each bucket."""
+        found: list[NDArray[Any]] = []
+        for positions, stack in zip(self._problem.positions, self._stacks, strict=True):
+            counts, start = self.clients.counts[positions], self.clients.offsets[:-1][positions]
+            row = np.arange(jax.tree.leaves(stack.x)[0].shape[1])
+            real = row < counts[:, None]
+            found.append(np.where(real, values[start[:, None] + np.where(real, row, 0)], fill).astype(values.dtype))
+        return found
+
+    def _of_fold(self, weights: NDArray[np.float64], train: NDArray[np.bool_]) -> list[NDArray[Any]]:
+        """The weights of the rows that a fold is trained on, with mean one over every client's rows."""
+        first, counts = self.clients.offsets[:-1], self.clients.counts
+        mine = weights * train
+        total = np.add.reduceat(mine, first)
+        # A client with no row to train on has no loss in this fold, only what the objective pulls it to.
+        return self._padded(mine * np.repeat(counts / np.where(total > 0, total, 1.0), counts), 0.0)
+
+    def fit(self, objective: Objective, own: Pytree | None = None) -> Fit:
+        """Fit every fold with this objective, from where the last fit ended; `own` has a leading axis of folds if given."""
+        bound = objective.prepare(self.clients, lambda first: Problem(first, self.clients).optimum()[:2])
+        each = bound.own(self.clients) if own is None else own
+        spread = each if own is not None else jax.tree.map(
+            lambda leaf: np.broadcast_to(leaf, (self.folds, *np.shape(leaf))), each
+        )  # fmt: skip
+        owns = tuple(
+            jax.tree.map(lambda leaf, p=p: jnp.asarray(np.asarray(leaf)[:, p]), spread) for p in self._problem.positions
+        )
+        inner = bound.by_class()
+        fixed = (
+            tree.cast(bound if inner is None else inner),
+            tree.cast(bound),
+            self._variables,
+            self._stacks,
+            self._held,
+        )
+        numbers = jnp.arange(self.folds, dtype=jnp.int32)
+        several = (numbers, self._weights, owns, self._point)
+        if self._together:
+            found = _fit(self._algorithm, *fixed, *several, most=self._most)
+        else:
+            alone = [jax.tree.map(lambda leaf, f=f: leaf[f : f + 1], several) for f in range(self.folds)]
+            each_found = [_fit(self._algorithm, *fixed, *one, most=self._most) for one in alone]
+            found = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *each_found)
+        self._point, rounds, losses, grades = found
+        rounds = np.asarray(rounds, np.int64)
+        self._count(rounds)
+        return Fit(self._flat(losses), self._flat(grades), rounds)
+
+    def _flat(self, parts: tuple[jax.Array, ...]) -> Rows:
+        """Padded stacks with an axis of folds as one entry per row: each row has its own fold's, elsewhere zero."""
+        out = np.empty(self.clients.rows)
+        for positions, part in zip(self._problem.positions, parts, strict=True):
+            total = np.asarray(part, np.float64).sum(axis=0)
+            for i, m in enumerate(positions):
+                lo, hi = self.clients.offsets[m], self.clients.offsets[m + 1]
+                out[lo:hi] = total[i, : hi - lo]
+        return out
+
+    def _count(self, rounds: NDArray[np.int64]) -> None:
+        """Add what these rounds cost: the folds' messages travel together, so that a round of all of them is one."""
+        plan = self._algorithm.plan(randomness.common(randomness.root(0)), jnp.int32(0))
+        counts = jnp.asarray(self.clients.counts, jnp.result_type(float))
+        of_w, of_beta = (
+            np.asarray(part, np.int64) * int(rounds.sum()) for part in self._algorithm.evaluations(plan, counts)
+        )
+        problem = self._problem
+        floats = self._floats * int(rounds.sum()) if problem.has_shared else 0
+        most = int(rounds.max())
+        self.ledger = self.ledger + Ledger(
+            most if problem.has_shared else 0, most, floats, floats, 8 * floats, 8 * floats,
+            of_w * problem.has_shared, of_beta * problem.has_private,
+        )  # fmt: skip
+
+
+def _nothing(clients: int) -> Ledger:
+    none = np.zeros(clients, np.int64)
+    return Ledger(0, 0, 0, 0, 0, 0, none, none)
+
+
+@partial(jax.jit, static_argnames="most")
+def _fit(
+    algorithm: Algorithm, inner: Objective, outer: Objective, variables: Variables, stacks: tuple[Member, ...],
+    held: tuple[jax.Array, ...], fold: jax.Array, weights: tuple, owns: tuple, start: Point, *, most: int,
+) -> tuple[Point, jax.Array, tuple, tuple]:  # fmt: skip
+    """Every fold's fit: where it ended, its rounds, and the loss and the grade of the rows that it held out."""
+    sizes = tuple(len(stack.count) for stack in stacks)
+
+    def of_fold(fold: jax.Array, weights: tuple, owns: tuple, start: Point) -> tuple[Point, jax.Array, tuple, tuple]:
+        mine = tuple(
+            stack._replace(row_weight=weight, own=own) for stack, weight, own in zip(stacks, weights, owns, strict=True)
+        )
+        program = Program(inner, variables, mine)
+        streams = client_streams(randomness.root(0), mine)
+
+        def value(state: Any) -> jax.Array:
+            here = report(algorithm, state, sizes)
+            return program.mean(program.values(here.w, here.parts))
+
+        def going(carry: tuple) -> jax.Array:
+            k, _, _, calm = carry
+            return (k < most) & (calm < 2)
+
+        def once(carry: tuple) -> tuple:
+            k, state, before, calm = carry
+            state = step(algorithm, program, Layout(), state, algorithm.plan(streams.common, k), streams.own, k)
+            now = value(state)
+            quiet = before - now <= CALM * jnp.abs(now)
+            return k + 1, state, now, jnp.where(quiet, calm + 1, 0)
+
+        state = first_state(algorithm, program, *program.inward(start.w, start.parts))
+        carry = (jnp.int32(0), state, jnp.asarray(jnp.inf, jnp.result_type(float)), jnp.int32(0))
+        k, state, _, _ = jax.lax.while_loop(going, once, carry)
+        here = report(algorithm, state, sizes)
+        end = Point(*program.outward(here.w, here.parts))
+        graded = [
+            _held_out(outer, stack, end.w, part, h == fold)
+            for stack, part, h in zip(mine, end.parts, held, strict=True)
+        ]
+        losses, grades = zip(*graded, strict=True)
+        return end, k, losses, grades
+
+    return jax.vmap(of_fold)(fold, weights, owns, start)
+
+
+def _held_out(
+    objective: Objective, stack: Member, w: Pytree, beta: Pytree, held: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The loss and the grade of every client's rows that are held out, zero for the others."""
+
+    def of_client(member: Member, beta: Pytree, held: jax.Array) -> tuple[jax.Array, jax.Array]:
+        rows = member.rows()
+        params = objective.personal(w, beta, rows, member.own)
+        loss = _row_losses(objective.loss, params, rows.x, rows.y)
+        grade = objective.loss.grade(params, rows.x, rows.y)
+        return jnp.where(held, loss, 0), jnp.where(held, grade, 0)
+
+    size = len(stack.count)
+    return jax.vmap(of_client, axis_size=size)(stack, beta, held)
+
+
+def _row_losses(loss: Loss, params: Pytree, x: Pytree, y: Pytree) -> jax.Array:
+    """The loss of each row, without the ridge."""
+    if isinstance(loss, Linear):
+        return loss.link.loss(loss.score(params, x), y)
+    return by_row(lambda batch: loss.fn(params, batch.x, batch.y), x, y)

@@ -1,0 +1,216 @@
+"""Flower's port: what is there, and who may come in. The server is real, on loopback; nodes are threads or short calls."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import twofold as tw
+from federation.small import NAMES, identities, node, problem, study
+from twofold.errors import InputError
+from twofold.federation import Coordinator, Identity, Patience, Question, Study
+
+pytest.importorskip("flwr")
+httpx = pytest.importorskip("httpx")
+
+from twofold.engines.flower import FlowerGrid, join  # noqa: E402
+from twofold.engines.flower.join import NotLetIn, _Line  # noqa: E402
+from twofold.engines.flower.serve import PATHS  # noqa: E402
+from twofold.federation.certificates import make_certificates  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certs") / "certs"
+    make_certificates(folder, ["127.0.0.1", "localhost"])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def grid(certs: Path) -> Iterator[FlowerGrid]:
+    found = FlowerGrid(certificates=certs, keys={name: who.public for name, who in identities().items()})
+    yield found
+    found.close()
+
+
+def url(grid: FlowerGrid, path: str) -> str:
+    return f"https://127.0.0.1:{grid.port}{path}"
+
+
+def trusting(certs: Path) -> Any:
+    return httpx.Client(verify=ssl.create_default_context(cafile=str(certs / "ca.crt")))
+
+
+ELSEWHERE = [
+    "/", "/docs", "/redoc", "/openapi.json", "/health", "/metrics", "/v1", "/v1/fleet", "/v1/fleet/", "/v1/fleet/get-run",
+    "/v1/fleet/get-fab", "/v1/fleet/../control/start-run", "/v1/control/start-run", "/v1/control/list-runs", "/v1/control/login",
+    "/v1/control/stop-run", "/v1/control/register-node", "/v1/runtime/acquire-task", "/v1/runtime/push-messages",
+    "/v1/runtime/pull-messages", "/v1/runtime/get-run", "/v1/runtime/push-object", "/v1/superexec", "/flwr.proto.Control/StartRun",
+    "/flwr.proto.Fleet/PullMessages", "/api/v1/run", "/status.json", "/admin",
+]  # fmt: skip
+
+
+def test_only_the_paths_that_a_node_needs_exist(grid: FlowerGrid, certs: Path):
+    with trusting(certs) as client:
+        for path in ELSEWHERE:
+            for method in ("GET", "POST", "PUT", "DELETE", "OPTIONS"):
+                found = client.request(method, url(grid, path))
+                assert (found.status_code, found.content) == (404, b""), (method, path)
+        from flwr.superlink.main import create_app  # every path that Flower's own server has
+
+        for route in create_app().routes:
+            path = getattr(route, "path", "/")
+            if path.removeprefix("/v1/fleet/") not in PATHS:
+                assert client.post(url(grid, path)).status_code == 404, path
+        for path in PATHS:  # they are there, and let nobody in who has no key
+            assert client.post(url(grid, f"/v1/fleet/{path}")).status_code in (400, 401, 415), path
+
+
+def test_plain_text_and_another_authority_are_refused(grid: FlowerGrid, certs: Path, tmp_path: Path):
+    with socket.create_connection(("127.0.0.1", grid.port)) as line:
+        line.sendall(b"POST /v1/fleet/pull-messages HTTP/1.1\r\nhost: x\r\n\r\n")
+        line.settimeout(5)
+        assert not line.recv(1000).startswith(b"HTTP/1.1 200")
+    make_certificates(tmp_path / "other", ["127.0.0.1"])
+    with trusting(tmp_path / "other") as client, pytest.raises(httpx.ConnectError, match="certificate"):
+        client.get(url(grid, "/"))
+    with httpx.Client() as client, pytest.raises(httpx.ConnectError, match="certificate"):
+        client.get(url(grid, "/"))
+
+
+LINES: list[_Line] = []
+
+
+@pytest.fixture(autouse=True)
+def _hang_up() -> Iterator[None]:
+    yield
+    hang_up()
+
+
+def hang_up() -> None:
+    while LINES:
+        LINES.pop().leave()
+
+
+def line(grid: FlowerGrid, certs: Path, who: Identity | None) -> _Line:
+    LINES.append(_Line(f"127.0.0.1:{grid.port}", (certs / "ca.crt").read_bytes(), who))
+    return LINES[-1]
+
+
+def test_a_stranger_and_a_second_holder_of_a_key_are_refused(grid: FlowerGrid, certs: Path):
+    stranger = line(grid, certs, Identity.new())
+    with pytest.raises(httpx.HTTPStatusError):
+        stranger.enter()
+    with pytest.raises(httpx.HTTPStatusError):  # nor can it register itself
+        line(grid, certs, None).enter()
+    first = line(grid, certs, identities()["north"])
+    first.enter()
+    second = line(grid, certs, identities()["north"])
+    with pytest.raises(httpx.HTTPStatusError):
+        second.enter()
+    # Who is let in cannot speak for another node.
+    first.node.node_id = next(n for n in grid._state.nodes if n != first.node.node_id)
+    with pytest.raises(httpx.HTTPStatusError, match="401"):
+        first.question()
+
+
+def test_a_revoked_key_is_a_stranger(certs: Path):
+    some = {name: who.public for name, who in identities().items() if name != "east"}
+    found = FlowerGrid(certificates=certs, keys=some)
+    try:
+        with pytest.raises(httpx.HTTPStatusError):
+            line(found, certs, identities()["east"]).enter()
+        line(found, certs, identities()["west"]).enter()
+    finally:
+        hang_up()
+        found.close()
+
+
+def test_joining_gives_up_with_a_sentence(
+    grid: FlowerGrid, certs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sys.modules[_Line.__module__], "PERSISTENCE", 0.0)
+    who = node(study("scd", keys=True), "south", tmp_path)
+    who.identity = Identity.new()
+    with pytest.raises(NotLetIn, match="does not let this key in"):
+        join(who, f"127.0.0.1:{grid.port}", certificates=certs / "ca.crt")
+    with pytest.raises(tw.TwofoldError, match="No coordinator at 127.0.0.1:9 for 0 s"):
+        join(who, "127.0.0.1:9", certificates=certs / "ca.crt", patience=0.0)
+    with pytest.raises(InputError, match="is another machine: join with --ca and --key"):
+        join(who, "hospital.org:8443")
+
+
+def test_nothing_is_served_to_the_outside_without_certificates_and_keys(certs: Path):
+    with pytest.raises(InputError, match="can be reached from outside: give --certs"):
+        FlowerGrid("0.0.0.0", 0)
+    with pytest.raises(InputError, match="must list every client's key"):
+        FlowerGrid("0.0.0.0", 0, certs)
+
+
+def test_a_federation_over_the_wire_and_nothing_stays_in_memory(certs: Path, tmp_path: Path):
+    """Four threads as nodes, TLS, keys, masks; and a forged answer to somebody else's question in between."""
+    base = study("scd", keys=True, masks={"on": True})
+    agreed = Study(base.document | {"stop": {"rounds": 8}})
+    grid = FlowerGrid(certificates=certs, keys=agreed.keys)
+    nodes = [node(agreed, name, tmp_path) for name in NAMES]
+    over = threading.Event()
+
+    def run(who: Any) -> None:
+        join(who, f"127.0.0.1:{grid.port}", certificates=certs / "ca.crt", stop=over.is_set)
+
+    threads = [threading.Thread(target=run, args=(who,), daemon=True) for who in nodes]
+    for each in threads:
+        each.start()
+    server = Coordinator(agreed, grid, tmp_path / "server", patience=Patience(limit=60.0))
+    found = server.run()
+    for each in threads:
+        each.join(timeout=10)
+    over.set()
+    expected = tw.solve(problem(), found.algorithm, rounds=8, seed=3)
+    assert_allclose(found.w, expected.w, rtol=0, atol=1e-11)
+    assert_allclose(np.stack([who.model()[1] for who in nodes]), expected.beta, rtol=0, atol=1e-11)
+    state = grid._state
+    left = (
+        state.message_ins_store,
+        state.message_res_store,
+        state._object_push_sessions,
+        grid._replies,
+        grid._sessions,
+    )
+    assert [len(each) for each in left] == [0, 0, 0, 0, 0] or max(map(len, left)) <= 2
+    grid.close()
+
+
+def test_a_large_message_gets_through(certs: Path):
+    """40 MB either way."""
+    key = identities()["north"]
+    grid = FlowerGrid(certificates=certs, keys={"north": key.public})
+    body = np.random.default_rng(0).bytes(40_000_000)
+    mine = line(grid, certs, key)
+    mine.enter()
+
+    def echo() -> None:
+        while (got := mine.question()) is None:
+            pass
+        mine.answer(got[0], got[1][::-1])
+
+    thread = threading.Thread(target=echo, daemon=True)
+    thread.start()
+    (number,) = grid.nodes()
+    tickets, until, found = grid.push([Question(number, body)]), time.monotonic() + 60, []
+    while not found and time.monotonic() < until:
+        found = grid.pull(tickets)
+    thread.join(timeout=10)
+    hang_up()
+    grid.close()
+    assert found and found[0][1] == body[::-1]

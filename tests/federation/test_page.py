@@ -1,0 +1,82 @@
+"""The page for watching a study, in a real browser."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paper.report.test_page_browser import CHROMIUM, Browser
+from twofold.federation.page import watching
+
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium on this machine (Debian: apt-get install chromium)"
+)
+
+STATUS: dict[str, Any] = {
+    "study": "stroke <b>", "round": 7, "rounds": 20, "over": False, "waiting": ["south"], "clients": ["north", "south"],
+    "seconds": [0.1, 0.3, 0.2], "masks": True, "missing": "wait", "up": [1200, 3400], "down": [10, 20], "absent": [0, 2],
+    "losses": [[0, 0.7], [5, 0.5]], "events": ["resumed after round 3", "round 5: <script>alert(1)</script>"],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    found = Browser(tmp_path_factory.mktemp("profile"))
+    yield found
+    found.close()
+
+
+def wait_for(browser: Browser, code: str) -> None:
+    for _ in range(200):
+        if browser.do(code):
+            return
+        time.sleep(0.05)
+    raise AssertionError((code, browser.do("document.body.innerText")))
+
+
+def test_the_page_shows_progress_who_is_late_bytes_and_events(browser: Browser, tmp_path: Path):
+    def write(**more: Any) -> None:
+        (tmp_path / "status.json").write_text(json.dumps(STATUS | {"time": time.time()} | more))
+
+    write()
+    with watching(tmp_path, 0) as port:
+        browser.send("Page.navigate", url=f"http://127.0.0.1:{port}/")
+        wait_for(browser, "document.querySelectorAll('#who tr').length === 2")
+        assert browser.do("document.getElementById('how').textContent") == "round 7 of 20, 0.20 s a round, behind masks"
+        assert browser.do("document.getElementById('name').textContent") == "stroke <b>"  # text, never markup
+        assert browser.do("document.querySelector('.late').innerText").split("\t") == [
+            "south",
+            "waited for",
+            "2",
+            "3,400",
+            "20",
+        ]
+        assert browser.do("document.getElementById('bar').value") == 7
+        assert browser.do("document.querySelectorAll('#loss polyline').length") == 1
+        assert "<script>" in browser.do("document.querySelector('#events li').textContent")
+        write(round=20, over=True, waiting=[])  # it looks again by itself
+        wait_for(browser, "document.getElementById('how').textContent === 'done after 20 rounds'")
+        assert not browser.do("document.querySelectorAll('.late').length")
+        errors = [e for e in browser.events if e.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded")]
+        assert [e for e in errors if "favicon" not in json.dumps(e)] == []
+    wait_for(browser, "document.getElementById('how').textContent === 'no word from the coordinator'")
+
+
+def test_the_page_has_two_paths(tmp_path: Path):
+    import urllib.error
+    import urllib.request
+
+    with watching(tmp_path, 0) as port, watching(tmp_path, None) as nothing:
+        assert nothing is None
+        for path, code in (("/", 200), ("/status.json", 503), ("/events.jsonl", 404), ("/../contract.json", 404)):
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as found:
+                    assert found.status == code
+            except urllib.error.HTTPError as error:
+                assert error.code == code
+                error.close()

@@ -1,0 +1,267 @@
+"""Real processes on loopback, with TLS, keys and masks: killed, stopped, brought back, and nothing is lost.
+
+Each of the three runs here is of another method (lsgd, acd, asvrcd). They share the compiled programs of the test suite.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from typer.testing import CliRunner
+
+import twofold as tw
+from twofold.cli import app
+
+pytest.importorskip("flwr")
+
+from twofold.engines.flower.rehearse import Rehearsal
+
+SHARED = ("rounds", "iterations", "floats_up", "floats_down", "bytes_up", "bytes_down", "gradients_w", "gradients_beta")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".jax_cache"))
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+
+
+def problem() -> tw.Problem:
+    made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
+    clients = tw.Clients.from_list(made.clients, names=["north", "south", "west"])
+    return tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5), clients, sampling="uniform")
+
+
+def assert_same(found: Any, expected: Any, beta: Any, atol: float) -> None:
+    assert_allclose(found.w, expected.w, rtol=0, atol=atol)
+    assert_allclose(beta, expected.beta, rtol=0, atol=atol)
+    ledgers = [result.ledger.as_dict() for result in (found, expected)]
+    assert {k: ledgers[0][k] for k in SHARED} == {k: ledgers[1][k] for k in SHARED}
+
+
+def test_a_rehearsal_is_the_same_run():
+    """`solve(engine="flower")`: processes, sockets, certificates, keys, masks, disks, and the same numbers."""
+    whole = problem()
+    found = tw.solve(whole, "acd", rounds=6, seed=3, every=2, engine="flower")
+    expected = tw.solve(whole, "acd", rounds=6, seed=3, every=2, engine="messages")
+    assert_same(found, expected, found.beta, 1e-11)
+    assert_allclose(found.history["loss"], expected.history["loss"], rtol=0, atol=1e-11)
+    assert np.all(found.ledger.wire_up > found.ledger.bytes_up)
+    with pytest.raises(tw.TwofoldError, match="does not know tol="):
+        tw.solve(whole, "acd", tol=1e-3, engine="flower")
+
+
+# --- faults -------------------------------------------------------------------------------------------------------------
+
+
+class Stage:
+    """A coordinator and three nodes, each a process of its own."""
+
+    def __init__(self, folder: Path, rounds: int) -> None:
+        self.whole = problem()
+        self.play = Rehearsal(
+            self.whole,
+            tw.algorithms.ASVRCD(),
+            folder,
+            rounds=rounds,
+            seed=3,
+            round={"record": 20},
+            tell={"salt": False},
+        )
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.server: subprocess.Popen[bytes] | None = None
+        self.nodes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def serve(self) -> None:
+        command = [
+            sys.executable, "-m", "twofold.cli", "serve", str(self.play.folder / "study.toml"), "--out", str(self.play.folder / "run"),
+            "--port", str(self.port), "--certs", str(self.play.folder / "certs"), "--log", "json",
+        ]  # fmt: skip
+        with (self.play.folder / "server.log").open("ab") as out:
+            self.server = subprocess.Popen(command, stdout=out, stderr=out)
+
+    def join(self, i: int) -> None:
+        self.nodes[i] = self.play.start(i, self.port)
+
+    def kill(self, process: subprocess.Popen[bytes] | None) -> None:
+        assert process is not None
+        process.kill()
+        process.wait()
+
+    def round(self) -> int:
+        try:
+            return len(list((self.play.folder / "run" / "log").glob("0*.safetensors")))
+        except OSError:
+            return 0
+
+    def until(self, ready: Callable[[], bool], seconds: float = 90.0) -> None:
+        end = time.monotonic() + seconds
+        while not ready():
+            assert time.monotonic() < end, self.said()
+            time.sleep(0.02)
+
+    def further(self, rounds: int = 4) -> None:
+        goal = self.round() + rounds
+        self.until(lambda: self.round() >= goal)
+
+    def said(self) -> str:
+        return "\n".join(
+            f"--- {path.name}\n{path.read_text()[-1500:]}" for path in sorted(self.play.folder.glob("*.log"))
+        )
+
+    def end(self) -> None:
+        for process in (self.server, *self.nodes.values()):
+            if process is not None and process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                self.kill(process)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    found = Stage(tmp_path / "play", rounds=160)
+    yield found
+    found.end()
+
+
+def test_whatever_is_killed_nothing_is_lost(stage: Stage):
+    """One run through eight faults, one after the other."""
+    folder = stage.play.folder
+    stage.serve()
+    for i in range(3):
+        stage.join(i)
+    stage.further(8)
+    shutil.copytree(folder / "state-0", folder / "backup")
+
+    # 1. kill -9 of a node; while it is away, a second holder of another's key is turned away.
+    stage.kill(stage.nodes[1])
+    second = subprocess.run(
+        [*stage.play.command(2, stage.port), "--patience", "60"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=90,
+    )
+    assert second.returncode == 5, second.stderr
+    assert "somebody is there with it already" in second.stderr
+    stage.join(1)
+    stage.further()
+    # 2. A node hangs (as if its network were gone) and comes back by itself.
+    stage.nodes[2].send_signal(signal.SIGSTOP)
+    time.sleep(1.0)
+    stage.nodes[2].send_signal(signal.SIGCONT)
+    stage.further()
+    # 3. kill -9 of the coordinator: nodes wait for it.
+    stage.kill(stage.server)
+    stage.serve()
+    stage.further()
+    # 4. A node's disk is lost, β and all, 5. and another one's is an old copy; both at once, and 6. the coordinator too.
+    stage.kill(stage.nodes[2])
+    stage.kill(stage.nodes[0])
+    stage.kill(stage.server)
+    shutil.rmtree(folder / "state-2")
+    (folder / "state-2").mkdir()
+    shutil.rmtree(folder / "state-0")
+    shutil.copytree(folder / "backup", folder / "state-0")
+    stage.serve()
+    stage.join(0)
+    stage.join(2)
+    stage.further()
+    # 7. A polite end of a node (SIGTERM), 8. and half a file left behind by one that was killed.
+    stage.nodes[1].terminate()
+    stage.nodes[1].wait(timeout=20)
+    (folder / "state-1" / ".state.safetensors.999").write_bytes(b"half")
+    stage.join(1)
+
+    assert stage.server is not None
+    stage.until(lambda: stage.server is not None and stage.server.poll() is not None)
+    assert stage.server.returncode == 0, stage.said()
+    for process in stage.nodes.values():
+        assert process.wait(timeout=30) == 0, stage.said()
+    found = tw.Result.load(folder / "run" / "result")
+    contract = json.loads((folder / "run" / "contract.json").read_text())
+    from twofold.federation.study import made
+
+    expected = tw.solve(stage.whole, made(contract["algorithm"]), rounds=160, seed=3, record=())
+    assert_same(found, expected, stage.play.beta(), 1e-10)
+    events = [json.loads(line)["event"] for line in (folder / "run" / "events.jsonl").read_text().splitlines()]
+    assert sum(event.startswith("resumed") for event in events) == 2
+    assert any("gets the means since then" in event for event in events)
+
+
+# --- what people type ---------------------------------------------------------------------------------------------------
+
+
+def type_in(*words: str) -> str:
+    done = CliRunner().invoke(app, list(words))
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_the_walk_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The commands of docs/federation.md, from an empty folder to a model that predicts alone."""
+    monkeypatch.chdir(tmp_path)
+    type_in("study", "init", "study.toml", "--host", "127.0.0.1")
+    text = (tmp_path / "study.toml").read_text().replace("rounds = 100", "rounds = 6").replace("asvrcd", "lsgd")
+    rng = np.random.default_rng(0)
+    for name in ("north", "south", "west"):
+        assert "twofold1-" in type_in("key", name)
+        text = text.replace(
+            f"the line that `twofold key {name}` prints", (tmp_path / f"{name}.pub").read_text().strip()
+        )
+        with (tmp_path / f"{name}.csv").open("w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(["age", "smoker", "outcome"])
+            for age, smoker in zip(rng.integers(30, 80, 12), rng.integers(0, 2, 12), strict=True):
+                table.writerow([age, smoker, "yes" if age + 10 * smoker > 55 else "no"])
+    (tmp_path / "study.toml").write_text(text)
+    assert oct((tmp_path / "north.key").stat().st_mode)[-3:] == "600"
+    told = type_in("check", "study.toml", "--as", "north", "--data", "north.csv", "--digits", "2")
+    assert "Nothing was sent." in told and "behind masks" in told and "calL" in told
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    python = [sys.executable, "-m", "twofold.cli"]
+    serve = [*python, "serve", "study.toml", "--out", "run", "--port", port, "--certs", "certs"]
+    joins = [
+        [*python, "join", "study.toml", "--as", name, "--data", f"{name}.csv", "--key", name, "--ca", "certs/ca.crt", "--server",
+         f"127.0.0.1:{port}", "--state", f"state-{name}", "--tell", "constants,rows,loss"]
+        for name in ("north", "south", "west")
+    ]  # fmt: skip
+    running = [
+        subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for words in (serve, *joins)
+    ]
+    try:
+        said = [running[0].communicate(timeout=90)[0]]
+        assert running[0].returncode == 0, said
+        said += [process.communicate(timeout=30)[0] for process in running[1:]]
+    finally:
+        for process in running:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+    assert [process.returncode for process in running] == [0, 0, 0, 0], said
+    assert "Every β stayed where it is" in said[0]
+    assert "round 6 of 6, done" in type_in("status", "run")
+    type_in("model", "--state", "state-north", "--out", "model")
+    model = tw.load(tmp_path / "model")
+    assert model.names == ("north",)
+    assert set(model.predict(np.array([[1.5, 1.0], [-1.0, 0.0]]))) <= {"no", "yes"}
+    assert os.stat(tmp_path / "state-north").st_mode & 0o077 == 0

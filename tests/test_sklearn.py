@@ -1,0 +1,206 @@
+"""The estimators, by scikit-learn's own checks and in the company of its tools."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import twofold as tw
+from test_compilations import compiling
+from twofold.sklearn import PersonalizedClassifier, PersonalizedRegressor, WholeClients, WithinClients
+
+
+@parametrize_with_checks([PersonalizedClassifier(), PersonalizedRegressor()])
+def test_scikit_learns_own_checks(estimator, check):
+    check(estimator)
+
+
+def table(seed: int = 0, patients: int = 6, rows: int = 30) -> tuple[pd.DataFrame, pd.Series]:
+    """Patients on whom a drug works in their own way, with strings, a category and gaps."""
+    rng = np.random.default_rng(seed)
+    n = patients * rows
+    who = np.repeat([f"p{i}" for i in range(patients)], rows)
+    frame = pd.DataFrame({"patient": who, "age": rng.normal(60, 10, n), "dose": rng.normal(size=n)})
+    frame["drug"] = pd.Categorical(rng.choice(["old", "new", "none"], n))
+    frame.loc[rng.random(n) < 0.1, "age"] = np.nan
+    slope = np.repeat(np.where(np.arange(patients) % 2, 2.0, -2.0) + 0.2 * rng.normal(size=patients), rows)
+    score = slope * frame["dose"] + (frame["drug"] == "new") + rng.logistic(size=n) * 0.5
+    return frame, pd.Series(np.where(score > 0, "better", "worse"))
+
+
+@pytest.fixture(scope="module")
+def fitted() -> PersonalizedClassifier:
+    return PersonalizedClassifier(client="patient").fit(*table())
+
+
+def test_a_table_with_strings_gaps_and_categories(fitted: PersonalizedClassifier):
+    frame, labels = table()
+    new, truth = table(seed=1)
+    assert fitted.classes_.tolist() == ["better", "worse"] and fitted.clients_.tolist() == [f"p{i}" for i in range(6)]
+    assert fitted.feature_names_in_.tolist() == list(frame.columns) and fitted.n_features_in_ == 4
+    assert fitted.schema_.features == ("age", "age missing", "dose", "drug=new", "drug=none", "drug=old")
+    shared = PersonalizedClassifier(client="patient", objective="shared").fit(frame, labels)
+    assert fitted.score(new, truth) > shared.score(new, truth) + 0.15
+    assert fitted.tuned_.gain_over_shared.mean > 3 * fitted.tuned_.gain_over_shared.error
+    proba = fitted.predict_proba(new)
+    assert_allclose(proba.sum(axis=1), 1)
+    assert_array_equal(fitted.classes_[proba.argmax(axis=1)], fitted.predict(new))
+    assert_allclose(proba[:, 1], 1 / (1 + np.exp(-fitted.decision_function(new))))
+    assert fitted.ledger_.rounds > fitted.n_rounds_ and np.isfinite(fitted.strength_).all()
+
+
+def test_who_is_not_known_gets_the_shared_part(fitted: PersonalizedClassifier):
+    frame, _ = table(seed=2)
+    strangers = frame.assign(patient="nobody")
+    x = fitted.schema_.transform(strangers)
+    assert_allclose(fitted.decision_function(strangers), x @ fitted.shared_coef_ + fitted.shared_intercept_)
+    assert_allclose(fitted.decision_function(frame.assign(patient=None)), fitted.decision_function(strangers))
+    mine = frame["patient"] == "p3"
+    own = fitted.decision_function(frame)[mine]
+    assert_allclose(own, x[mine] @ fitted.coef_[3] + fitted.intercept_[3])
+    alone = PersonalizedClassifier(client="patient", objective="alone", weights="equal").fit(*table())
+    assert_allclose(alone.shared_coef_, alone.coef_.mean(axis=0))
+
+
+def test_the_same_clients_by_column_and_by_name(fitted: PersonalizedClassifier):
+    frame, labels = table()
+    rest = frame.drop(columns="patient")
+    for name in ("client", "groups"):
+        other = PersonalizedClassifier().fit(rest, labels, **{name: frame["patient"]})
+        assert_allclose(other.coef_, fitted.coef_, rtol=1e-9)
+        assert_allclose(other.predict_proba(rest, **{name: frame["patient"]}), fitted.predict_proba(frame), rtol=1e-9)
+    with pytest.raises(ValueError, match="two names for the same thing"):
+        PersonalizedClassifier().fit(rest, labels, client=frame["patient"], groups=frame["patient"])
+    polars = pytest.importorskip("polars").from_pandas(frame)
+    assert_allclose(fitted.predict_proba(polars), fitted.predict_proba(frame))
+
+
+def numbers(seed: int = 0, M: int = 4, rows: int = 20, d: int = 3) -> tuple[Any, Any, Any]:
+    rng = np.random.default_rng(seed)
+    who = np.repeat(np.arange(M), rows)
+    x = rng.normal(size=(M * rows, d))
+    slopes = rng.normal(size=d) + 0.5 * rng.normal(size=(M, d))
+    return x, np.sum(x * slopes[who], axis=1) + 100 + 0.3 * rng.normal(size=len(x)), who
+
+
+def test_against_scikit_learn_where_it_has_the_same_model():
+    """Without clients it is ridge or logistic regression, and "alone" is one of them for each client."""
+    x, y, who = numbers()
+    l2 = 0.05
+    own = PersonalizedRegressor(objective="alone", l2=l2, standardize=None).fit(x, y, client=who)
+    for m in range(4):
+        mine = x[who == m]
+        padded = np.column_stack([mine, np.ones(len(mine))])
+        target = (y[who == m] - y.mean()) / y.std()
+        reference = Ridge(alpha=l2 * len(mine), fit_intercept=False).fit(padded, target)
+        assert_allclose(own.coef_[m], reference.coef_[:-1] * y.std(), rtol=1e-6)
+        assert_allclose(own.intercept_[m], reference.coef_[-1] * y.std() + y.mean(), rtol=1e-9)
+    labels = np.digitize(y, np.quantile(y, [0.3, 0.6]))
+    padded = np.column_stack([x, np.ones(len(x))])
+    for target in (labels, labels > 1):
+        ours = PersonalizedClassifier(l2=l2, standardize=None).fit(x, target)
+        reference = LogisticRegression(C=1 / (l2 * len(x)), fit_intercept=False, tol=1e-10, max_iter=10_000).fit(
+            padded, target
+        )
+        assert_allclose(ours.predict_proba(x), reference.predict_proba(padded), atol=1e-5)
+
+
+def test_weights_of_samples_among_clients():
+    x, y, who = numbers()
+    copies = np.random.default_rng(3).integers(0, 3, len(x))
+    index = np.repeat(np.arange(len(x)), copies)
+    estimator = PersonalizedRegressor(strength=0.3)
+    weighted = clone(estimator).fit(x, y, sample_weight=0.5 * copies, client=who)
+    copied = clone(estimator).fit(x[index], y[index], client=who[index])
+    assert_allclose(weighted.coef_, copied.coef_, rtol=1e-6)
+    assert weighted.score(x, y, client=who) > 0.9
+
+
+@pytest.mark.parametrize(
+    "objective, strength",
+    [("mixture", "auto"), ("multitask", 0.3), ("adaptive", 0.5), ("weight_sharing", "weight"), ("shared", "auto")],
+)
+def test_every_objective(objective: str, strength: Any):
+    x, y, who = numbers()
+    model = PersonalizedRegressor(objective=objective, strength=strength, folds=3).fit(x, y, client=who)
+    assert model.score(x, y, client=who) > 0.5
+    assert model.coef_.shape == (4, 3) and np.isfinite(model.predict(x)).all()
+
+
+def test_in_the_company_of_scikit_learn():
+    frame, labels = table(patients=4)
+    rest = frame.drop(columns="patient")
+    plain = PersonalizedClassifier(client="patient", strength=0.1)
+    scores = cross_val_score(plain, frame, labels, cv=WithinClients(3), groups=frame["patient"])
+    assert scores.shape == (3,) and scores.mean() > 0.7
+    search = GridSearchCV(plain, {"strength": [0.01, 1.0, float("inf")], "l2": [1e-3]}, cv=WithinClients(2))
+    search.fit(frame, labels, groups=frame["patient"])
+    assert search.best_params_["strength"] != float("inf")
+    with sklearn.config_context(enable_metadata_routing=True):
+        columns = ColumnTransformer([("n", StandardScaler(), ["dose"]), ("c", OneHotEncoder(), ["drug"])])
+        pipe = make_pipeline(columns, PersonalizedClassifier(strength=0.1)).fit(rest, labels, client=frame["patient"])
+        right = pipe.predict(rest, client=frame["patient"]) == labels
+        assert right.mean() > 0.75
+        both = {"client": frame["patient"], "groups": frame["patient"]}
+        routed = cross_val_score(PersonalizedClassifier(strength=0.1), rest, labels, cv=WithinClients(2), params=both)
+        assert routed.mean() > 0.7
+
+
+def test_splitters():
+    who = np.repeat(["a", "b", "c"], [7, 4, 1])
+    y = np.array([0, 1] * 6)
+    splits = list(WithinClients(3).split(np.zeros((12, 1)), y, who))
+    everyone = np.concatenate([test for _, test in splits])
+    assert sorted(everyone.tolist()) == list(range(11))  # the only row of c is always trained on
+    for train, test in splits:
+        assert not set(train) & set(test) and len(train) + len(test) == 12
+        assert set(who[train]) == {"a", "b", "c"}
+    for train, test in WholeClients(3).split(np.zeros((12, 1)), y, who):
+        assert not set(who[train]) & set(who[test])
+    with pytest.raises(ValueError, match="needs the clients"):
+        next(WithinClients(2).split(np.zeros((4, 1))))
+
+
+def test_a_second_fit_compiles_nothing_and_neither_does_one_of_nearly_the_same_size():
+    x, y, who = numbers(rows=21)
+    PersonalizedRegressor(folds=3).fit(x, y, client=who)
+    with compiling(most=0):
+        PersonalizedRegressor(folds=3, l2=0.01).fit(2 * x, y**2 / 100, client=who)
+        fewer = np.arange(len(x)) % 21 != 0  # twenty rows each
+        PersonalizedRegressor(folds=3).fit(x[fewer], y[fewer], client=who[fewer])
+
+
+def test_a_fitted_estimator_travels_without_anybodys_rows(fitted: PersonalizedClassifier):
+    frame, _ = table()
+    written = pickle.dumps(fitted)
+    assert_array_equal(pickle.loads(written).predict(frame), fitted.predict(frame))
+    assert len(written) < 60_000
+    assert fitted.result_.problem is None and fitted.tuned_.clients is None
+
+
+def test_mistakes_get_a_sentence():
+    frame, labels = table(patients=2)
+    for options, words in (
+        ({"client": "patien"}, "no column 'patien'"),
+        ({"objective": "ditto"}, "objective is one of"),
+        ({"client": "patient", "weights": "x"}, 'weights is "rows" or "equal"'),
+    ):
+        with pytest.raises(ValueError, match=words):
+            PersonalizedClassifier(**options).fit(frame, labels)
+    with pytest.raises(ValueError, match="no client"):
+        PersonalizedClassifier(client="patient").fit(frame.assign(patient=[None, *frame["patient"][1:]]), labels)
+    with pytest.raises(tw.TwofoldError, match="infinity, first at row 1, column 0"):
+        PersonalizedRegressor().fit([[1.0], [np.inf]], [0.0, 1.0])

@@ -1,0 +1,250 @@
+"""Tables as they come: kinds of columns, gaps, levels, scales, labels; pandas, Polars, Arrow and dicts alike."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import twofold as tw
+from twofold.clients import Clients, ClientWarning
+from twofold.tables import Schema, columns
+
+COLUMNS: dict[str, list[Any]] = {
+    "patient": ["b", "a", "b", "a", "c"],
+    "age": [30.0, None, 50.0, 40.0, 20.0],
+    "visits": [1, 2, 3, 4, 5],
+    "smoker": [True, False, None, True, False],
+    "city": ["Rome", "Oslo", None, "Rome", "Oslo"],
+    "y": ["well", "ill", "ill", "well", "ill"],
+}
+
+
+def pandas_frame() -> pd.DataFrame:
+    return pd.DataFrame(COLUMNS)
+
+
+def polars_frame() -> Any:
+    return pytest.importorskip("polars").DataFrame(COLUMNS)
+
+
+def arrow_table() -> Any:
+    return pytest.importorskip("pyarrow").table(COLUMNS)
+
+
+def categories() -> pd.DataFrame:
+    return pandas_frame().astype({"city": "category", "y": "category", "smoker": "boolean", "visits": "Int64"})
+
+
+FRAMES = {
+    "pandas": pandas_frame,
+    "polars": polars_frame,
+    "lazy polars": lambda: polars_frame().lazy(),
+    "arrow": arrow_table,
+    "arrow stream": lambda: arrow_table().to_reader(),
+    "dict": lambda: COLUMNS,
+    "pandas categories": categories,
+    "pandas objects": lambda: pandas_frame().astype(object),
+    "arrow-backed pandas": lambda: arrow_table().to_pandas(types_mapper=pd.ArrowDtype),
+}
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_every_kind_of_table_gives_the_same_clients(name: str):
+    clients = Clients.from_frame(FRAMES[name](), client="patient")
+    assert clients.names == ("a", "b", "c") and clients.schema is not None
+    assert clients.schema.features == (
+        "age", "age missing", "visits", "smoker", "smoker missing", "city=Oslo", "city=Rome", "city missing",
+    )  # fmt: skip
+    mean = (30 + 50 + 40 + 20) / 4
+    expected = [
+        [mean, 1, 2, 0, 0, 1, 0, 0], [40, 0, 4, 1, 0, 0, 1, 0],  # a
+        [30, 0, 1, 1, 0, 0, 1, 0], [50, 0, 3, 0.5, 1, 0, 0, 1],  # b
+        [20, 0, 5, 0, 0, 1, 0, 0],  # c
+    ]  # fmt: skip
+    assert_array_equal(clients.x, expected)
+    assert_array_equal(clients.y, [0, 1, 1, 0, 0])
+    assert clients.schema.classes == ("ill", "well")
+    assert clients.schema.decode(clients.y[:2]).tolist() == ["ill", "well"]
+    again = Schema.from_dict(json.loads(json.dumps(clients.schema.as_dict())))
+    assert again == clients.schema
+    assert_array_equal(again.transform(pandas_frame().iloc[[1, 3, 0, 2, 4]]), expected)
+
+
+def made(seed: int = 0, rows: int = 60) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {"user": rng.choice(["u", "v", "w"], rows), "big": rng.normal(5e4, 1e4, rows), "y": rng.normal(size=rows)}
+    )
+    return frame.assign(
+        small=np.where(rng.random(rows) < 0.1, np.nan, rng.normal(0.01, 0.002, rows)), sex=rng.choice(["f", "m"], rows)
+    )
+
+
+def test_pooled_moments_are_everybodys():
+    df = made()
+    clients = Clients.from_frame(df, features=["big", "small", "sex"], standardize="pooled")
+    assert_allclose(clients.x[:, 0].mean(), 0, atol=1e-12)
+    assert_allclose(clients.x[:, 0].std(), 1)
+    known = clients.x[:, 2] == 0
+    assert_allclose([clients.x[known, 1].mean(), clients.x[known, 1].std()], [0, 1], atol=1e-12)
+    assert_array_equal(clients.x[~known, 1], 0.0)  # the mean, standardised
+    assert set(np.unique(clients.x[:, 3:])) == {0.0, 1.0}  # levels stay as they are
+    new = clients.schema.transform({"big": [5e4], "small": [None], "sex": ["x"], "more": ["?"]})
+    assert_allclose(new, [[(5e4 - df["big"].mean()) / df["big"].std(ddof=0), 0, 1, 0, 0]])
+    # n once; sums, squares for both; one count more for the column with gaps; two levels
+    assert clients.opening_floats == 1 + 2 + 3 + 2
+    assert Clients.from_frame(df[["user", "y", "big"]]).opening_floats == 0
+
+
+def test_each_clients_own_moments():
+    df = made()
+    clients = Clients.from_frame(df, features=["big", "small"], standardize="per client")
+    for client in clients:
+        known = client.x[:, 2] == 0
+        for values in (client.x[:, 0], client.x[known, 1]):
+            assert_allclose([values.mean(), values.std()], [0, 1], atol=1e-9)
+    schema = clients.schema
+    mine = schema.only("u")
+    assert list(mine.moments) == ["u"] and len(schema.moments) == 3
+    assert_allclose(mine.transform(df[df["user"] == "u"]), clients["u"].x)
+    assert_allclose(
+        schema.transform({"big": df["big"], "small": df["small"]}, client=df["user"].tolist()), schema.transform(df)
+    )
+    groups = df.groupby("user")["big"]
+    wanted = (6e4 - groups.mean().mean()) / groups.std(ddof=0).mean()
+    assert_allclose(schema.transform({"big": [6e4], "small": [None]}, client="stranger"), [[wanted, 0.0, 1.0]])
+    with pytest.raises(tw.TwofoldError, match="say whose rows"):
+        schema.transform(df[["big", "small"]])
+
+
+def test_the_opening_message_is_in_the_ledger():
+    df = made()
+    loss = tw.losses.squared(l2=0.1)
+
+    def floats(**options: Any) -> int:
+        clients = Clients.from_frame(df, features=["big"], **options)
+        problem = tw.Problem(
+            tw.objectives.mixture(loss, lam=1.0), clients.map(lambda x, y: (x / max(abs(x).max(), 1), y))
+        )
+        return tw.solve(problem, "profile", rounds=2).ledger.floats_up
+
+    assert floats(standardize="pooled") == floats() + 3
+
+
+def test_features_of_very_different_size_are_told_before_a_run():
+    df = made()[["user", "big", "y", "small"]].dropna()
+    objective = tw.objectives.mixture(tw.losses.squared(l2=0.1), lam=1.0)
+    with pytest.warns(tw.TheoryWarning, match=r"'big' \(about 5.4e\+04\) and 'small' .* standardize=\"pooled\""):
+        tw.solve(tw.Problem(objective, Clients.from_frame(df)), "profile", rounds=1)
+    clients = Clients.from_frame(df, standardize="pooled")
+    tw.solve(tw.Problem(objective, clients), "profile", rounds=1)  # no warning: warnings are errors here
+    tw.solve(tw.Problem(objective, Clients.from_frame(df), precondition="diagonal"), "profile", rounds=1)
+
+
+def refuses(*words: str, **options: Any) -> None:
+    frame = options.pop("frame")
+    with pytest.raises(tw.ClientError) as caught:
+        Clients.from_frame(frame, client="patient", **options)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_what_cannot_be_a_feature_is_named_all_at_once():
+    df = pandas_frame().assign(
+        born=pd.Timestamp("2020-01-01"), both=[1, "a", 2.5, None, "b"], nothing=np.nan, pairs=[(1, 2)] * 5
+    )
+    refuses(
+        "'born' holds dates",
+        "'both' holds ints such as 1 and strs such as 'a'",
+        "'nothing' has no value",
+        "'pairs'",
+        frame=df,
+    )
+    refuses(
+        "missing values in 'age' (1), 'smoker' (1), 'city' (1)",
+        'missing="impute"',
+        frame=pandas_frame(),
+        missing="refuse",
+    )
+    words = pd.DataFrame({"patient": 1, "note": [f"text {i}" for i in range(80)], "y": 0.5})
+    refuses("'note' has 80 different values in 80 rows", "Leave it out", frame=words)
+    refuses("there is no column 'agee'", "did you mean 'age'?", frame=pandas_frame(), features=["agee"])
+    refuses('standardize is None, "pooled" or "per client"', frame=pandas_frame(), standardize="z")
+    refuses("no client for row 1", frame=pandas_frame().assign(patient=["a", None, "b", "b", "b"]))
+    with pytest.raises(TypeError, match="data frame"):
+        Clients.from_frame(np.eye(2))  # type: ignore[arg-type]
+
+
+def test_new_rows_of_another_shape_are_refused():
+    schema = Clients.from_frame(pandas_frame(), client="patient").schema
+    with pytest.raises(ValueError, match="no columns 'age', 'visits'"):
+        schema.transform({"smoker": [True], "city": ["Rome"]})
+    with pytest.raises(ValueError, match="'age' holds category values, but it was a number"):
+        schema.transform({"age": ["old"], "visits": [1], "smoker": [True], "city": ["Rome"]})
+    with pytest.raises(ValueError, match="needs 4 columns"):
+        schema.transform(np.ones((2, 3)))
+    with pytest.raises(ValueError, match="'dead' at row 0 is none of the classes"):
+        schema.codes(["dead"])
+
+
+def test_labels():
+    def read(y: list[Any], **options: Any) -> Clients:
+        return Clients.from_frame({"user": [0] * len(y), "x": np.arange(len(y)), "y": y}, **options)
+
+    with pytest.warns(ClientWarning, match='-1, 1.*labels="classes"'):
+        assert read([1, -1, 1]).y.tolist() == [1, 0, 1]
+    with pytest.warns(ClientWarning, match="1, 2, 3"):
+        three = read([1, 3, 2])
+    assert three.y.tolist() == [0, 2, 1] and three.schema.decode([2]).tolist() == [3]
+    assert read([1, 3, 2], labels="numbers").y.tolist() == [1, 3, 2]
+    assert read([7, 3], labels="classes").schema.classes == (3, 7)
+    assert read([0, 1, 2]).schema.classes is None
+    assert read([1.0, 2.0, 3.0]).y.tolist() == [1.0, 2.0, 3.0]
+    assert read([True, False]).y.tolist() == [1, 0]
+    with pytest.raises(ValueError, match=r"squared loss needs numbers.*\(1, 2, 3\).*labels=\"numbers\""):
+        tw.Problem(tw.objectives.local(tw.losses.squared()), three)
+    tw.Problem(tw.objectives.local(tw.losses.softmax(3)), three)
+    with pytest.raises(ValueError, match="turn labels 1 to 3 into these with y - 1"):
+        tw.Problem(tw.objectives.local(tw.losses.softmax(3)), read([1, 3, 2], labels="numbers"))
+
+
+def test_string_labels_elsewhere():
+    groups = Clients.from_groups(np.eye(3), ["no", "yes", "no"], ["b", "a", "b"])
+    assert groups.y.tolist() == [1, 0, 0] and groups.schema.classes == ("no", "yes")
+    pairs = Clients.from_list([(np.eye(2), ["yes", "yes"]), (np.eye(2), np.array(["no", "yes"]))])
+    assert pairs.y.tolist() == [1, 1, 0, 1] and pairs.schema.classes == ("no", "yes")
+
+
+def test_sparse_matrices():
+    from scipy import sparse
+
+    matrix = sparse.random_array((6, 4), density=0.5, rng=np.random.default_rng(0), format="csr")
+    clients = Clients.from_groups(matrix, np.zeros(6), [0, 0, 1, 1, 1, 0])
+    assert_array_equal(clients[1].x, matrix.toarray()[[2, 3, 4]])
+    huge = sparse.csr_array((10_000_000, 10_000_000))
+    with pytest.raises(tw.ClientError, match=r"takes 8e\+05 GB as a dense one.*fewer features"):
+        Clients.from_groups(huge, np.zeros(10_000_000), np.zeros(10_000_000, int))
+
+
+def test_the_schema_says_what_it_does():
+    text = str(Clients.from_frame(pandas_frame(), client="patient", standardize="pooled").schema)
+    for line in (
+        "age: number, mean 35",
+        "gaps become 35",
+        "city: category of 2 levels: Oslo, Rome",
+        "target y: one of ill, well",
+    ):
+        assert line in text
+
+
+def test_plain():
+    assert columns.plain(np.float64(0.5)) == 0.5 and columns.plain(pd.Interval(0, 1)) == "(0, 1]"
+    binned = Clients.from_frame(
+        pandas_frame().assign(age=pd.cut([1, 2, 3, 4, 5], 2)), client="patient", features=["age"]
+    )
+    assert len(binned.schema.features) == 2
