@@ -24,6 +24,7 @@ DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 ORDER = (
     "patients",
+    "gains",
     "schools",
     "digits",
     "landmines",

@@ -59,6 +59,8 @@ class Engine(ABC):
 
     keeps: ClassVar[bool] = True
     """Whether it can keep several iterates of several seeds; if not, it runs one seed and shows its last iterate."""
+    buffers: ClassVar[bool] = True
+    """Whether what one call has kept is still there after the next; if not, a stretch ends with its record."""
     program: Program
     """What iterates are measured with."""
 

@@ -331,6 +331,8 @@ class _OneSeed:
 class Messages(Engine):
     """Every client and the server of every seed as objects of their own; see the module's text."""
 
+    buffers = False
+
     def __init__(self, algorithm: Algorithm, problem: Problem, seeds: list[int], start: Start, slots: int) -> None:
         super().__init__(algorithm, problem, slots)
         self.program: Program = problem.program()
@@ -351,9 +353,9 @@ class Messages(Engine):
         return self._kept(taken) if taken else None
 
     def _kept(self, taken: dict[int, Snapshots]) -> Snapshots:
-        """The iterates by slot; zeros where there is none."""
+        """The iterates by slot; zeros where there is none before the last."""
         blank = tree.zeros(next(iter(taken.values())))
-        return _stacked([taken.get(slot, blank) for slot in range(max(self.slots, 1))])
+        return _stacked([taken.get(slot, blank) for slot in range(max(taken) + 1)])
 
     def fetch(self, snapshots: Snapshots, slot: int, row: int) -> Point:
         """See `Engine.fetch`."""

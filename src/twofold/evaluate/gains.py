@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -283,12 +284,30 @@ class Report:
         low, high = signed(float(found.low[m]), self.measure), signed(float(found.high[m]), self.measure)
         return f"{low} to {high}{sure}"
 
+    def draw(self, path: str | Path) -> Path:
+        """Write the picture of every client as an SVG file: its figure under each model, and its gains by the number of its rows.
+
+        >>> import tempfile
+        >>> import twofold as tw
+        >>> clients = tw.Clients.from_list([(np.eye(2), [0.0, 1.0])] * 2)
+        >>> problem = tw.Problem(tw.objectives.local(tw.losses.squared(l2=0.1)), clients)
+        >>> found = tw.evaluate.report(problem, problem.optimum()[:2], clients)
+        >>> found.draw(tempfile.mkdtemp() + "/gains.svg").name
+        'gains.svg'
+        """
+        path = Path(path)
+        if path.suffix != ".svg":
+            raise InputError(f"The picture of who gains is an SVG file, got {str(path)!r}: write gains.svg.")
+        path.write_text(f'<?xml version="1.0" encoding="utf-8"?>\n{self._svg()}', encoding="utf-8")
+        return path
+
+    def _svg(self) -> str:
+        gains = {name: gain.value for name, gain in self.gains.items()}
+        return picture(self.grades, gains, self.trained_on, self.names, self.measure)
+
     def _repr_html_(self) -> str:
         """What a notebook shows: the words, a picture of every client, and the tables."""
-        words = "".join(f"<p>{escape(text)}</p>" for text in self.sentences())
-        drawn = picture(
-            self.grades, {n: g.value for n, g in self.gains.items()}, self.trained_on, self.names, self.measure
-        )
+        words, drawn = "".join(f"<p>{escape(text)}</p>" for text in self.sentences()), self._svg()
         tables = escape(
             "\n\n".join("\n".join(block) for block in (self._means(), self._groups(), self._clients()) if block)
         )

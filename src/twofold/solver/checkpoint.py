@@ -138,7 +138,7 @@ class Keeper:
     def _content(self, k: int, tracks: list[Track], engine: Engine) -> Saved:
         plain = {
             "k": k,
-            "seconds": time.perf_counter() - self._run.began,
+            "seconds": self._run.clock.now(),
             "budget": dataclasses.asdict(self._run.budget),
             "tracks": [
                 {"k": t.k, "spent": [float(n) for n in t.spent], "status": t.status, "message": t.message}
@@ -161,7 +161,7 @@ class Keeper:
             track.status = plain["status"]
             if track.status == "budget" and longer:
                 self._reopen(track)
-        self._run.began = time.perf_counter() - saved.plain["seconds"]
+        self._run.clock.go_back(saved.plain["seconds"])
         if self._every is not None:
             self._due = (self._run.done(tracks) // self._every + 1) * self._every
         return int(saved.plain["k"])

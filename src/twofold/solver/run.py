@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +21,7 @@ from twofold.result import Result
 from twofold.solver.auto import choose, shortfall
 from twofold.solver.budget import MOST_ITERATIONS
 from twofold.solver.checkpoint import Keeper
+from twofold.solver.clock import Clock
 from twofold.solver.options import Options, warn
 from twofold.solver.participation import Attendance
 from twofold.solver.progress import Interrupt, bar
@@ -93,7 +93,7 @@ class Run:
         self.schedule = Schedule(cast, problem, self.shapes.parts, seeds, self.opening)
         asked = options.participation
         self.attendance = None if asked is None else Attendance(asked, self.algorithm, problem, seeds)
-        self.began = 0.0
+        self.clock = Clock()
         if self.by_rounds and self.budget.iterations is None:
             self._refuse_endless()
 
@@ -127,7 +127,7 @@ class Run:
 
     def go(self) -> list[Result]:
         """Run to the end and return every seed's result."""
-        self.began, options = time.perf_counter(), self.options
+        self.clock, options = Clock(), self.options
         each = sum(leaf.nbytes for leaf in jax.tree.leaves(self.start))
         room, light = (bytes // max(each * len(self.seeds), 1) for bytes in (SNAPSHOT_BYTES, LIGHT))
         slots = int(np.clip(room, 0, np.clip(light, 64, MOST_SLOTS)))
@@ -141,7 +141,7 @@ class Run:
         tracks = [Track(self, row) for row in range(len(self.seeds))]
         self._record_start(tracks, engine)
         self._loop(tracks, engine)
-        took = time.perf_counter() - self.began
+        took = self.clock.now()
         return [track.result(took) for track in tracks]
 
     def _one_by_one(self) -> list[Result]:
@@ -159,27 +159,30 @@ class Run:
             keeper = Keeper(self, options.checkpoint, options.checkpoint_every)
             k = keeper.restore(tracks, engine)
         patience = FIRST_RECORDS if any((budget.tol, budget.target, budget.seconds, budget.relative)) else MOST_SLOTS
+        at_once = MOST_SLOTS
+        if options.callbacks or not engine.buffers:
+            patience = at_once = 1  # callbacks are called at each record as it happens
         most = self._first_stretch()
         if self.attendance is not None:
             most = min(most, self.attendance.at_once)
         if engine.slots:
             # No iterations at all, only to compile, so that the clock of the first stretch shows what its iterations take.
             factors = None if self.attendance is None else np.zeros((most, len(self.seeds), self.problem.M))
-            engine.advance(k, 0, np.zeros(0, np.int32), factors)
+            self.clock.calibrate(engine, k, factors)
         counts_k = budget.iterations is not None and not (self.by_rounds and budget.rounds)
         total = budget.iterations if counts_k else budget.most_rounds
         with Interrupt() as interrupt, bar(options.progress, total or 0) as tick:
             while any(track.status is None for track in tracks):
-                since = time.perf_counter()
-                last = interrupt.asked or (budget.seconds is not None and since - self.began >= budget.seconds)
+                since = self.clock.now()
+                last = interrupt.asked or (budget.seconds is not None and since >= budget.seconds)
                 limit = 1 if last else most if keeper is None else keeper.limit(tracks, most)
                 stretch = self._next(tracks, engine, k, patience, limit, last)
                 self._advance(tracks, engine, k, stretch)
                 k += stretch.iterations
-                took = time.perf_counter() - since
+                took = self.clock.now() - since
                 most = int(np.clip(stretch.iterations * STRETCH_SECONDS / max(took, 1e-9), 1, min(4 * most, CAPACITY)))
                 if took < QUICK:
-                    patience = min(2 * patience, MOST_SLOTS)
+                    patience = min(2 * patience, at_once)
                 tick(min(track.k for track in tracks) if counts_k else self.done(tracks))
                 if last:
                     for track in tracks:
@@ -201,7 +204,8 @@ class Run:
     def _next(self, tracks: list[Track], engine: Engine, k: int, patience: int, most: int, last: bool) -> Stretch:
         """The next iterations, at most so many, with at most as many records as there is room for.
 
-        Without slots the engine can only show its last state, so a stretch ends with its record. The `last` one does anyway.
+        Without slots the engine can only show its last state, so a stretch ends with its record; so it does where records are
+        wanted one by one, with a `patience` of 1. The `last` one does anyway.
         """
         most = most if self.attendance is None else min(most, self.attendance.at_once)
         if not engine.slots and not last:
@@ -216,7 +220,7 @@ class Run:
         order = np.cumsum(some)
         over = order > min(max(engine.slots, 1), patience)
         count = int(np.argmax(over)) if over.any() else most
-        if not engine.slots and some.any():
+        if (not engine.slots or patience == 1) and some.any():
             count = int(np.argmax(some)) + 1
         # Nobody needs an iteration after the last record of all.
         if all(track.ends_within(count) for track in tracks) and some[:count].any():
@@ -226,14 +230,13 @@ class Run:
 
     def _advance(self, tracks: list[Track], engine: Engine, k: int, stretch: Stretch) -> None:
         """Do a stretch and record what it gave."""
-        since = time.perf_counter() - self.began
         factors = None if self.attendance is None else self.attendance.factors(k, stretch.iterations)
-        snapshots = engine.advance(k, stretch.iterations, stretch.slots, factors)
-        if stretch.flags.any():
-            engine.wait()
-            took = time.perf_counter() - self.began - since
-            seconds = since + took * np.arange(1, stretch.iterations + 1) / stretch.iterations
+        records = np.flatnonzero(stretch.flags.any(axis=0))
+        if len(records):
+            snapshots, seconds = self.clock.advance(engine, k, stretch.slots, records, factors)
             self._record(tracks, engine, snapshots, stretch, k, seconds)
+        else:
+            engine.advance(k, stretch.iterations, stretch.slots, factors)
         for track in tracks:
             if track.status is None:
                 track.k, track.spent = k + stretch.iterations, stretch.course.at((track.row, stretch.iterations))
@@ -245,7 +248,7 @@ class Run:
         values, sizes = engine.measure(self.recording.metrics, snapshots, np.zeros(1, np.int32))
         self._foretell(float(values["bound"][0]) if "bound" in values else math.inf)
         here = engine.fetch(snapshots, 0, 0)
-        nothing, seconds = self.schedule.ahead(0, 0), np.array([time.perf_counter() - self.began])
+        nothing, seconds = self.schedule.ahead(0, 0), np.array([self.clock.now()])
         for track in tracks:
             track.extend(np.zeros(1, int), nothing.at(track.row), dict(values), sizes, seconds, lambda _: here)
         self._tell(tracks)
