@@ -101,6 +101,18 @@ def test_the_setting_is_chosen_on_the_validation_rows(small: demo.Demo) -> None:
     np.testing.assert_array_equal(small.comparison["mixture"].evaluation.personal, expected.personal)
 
 
+def test_who_gains_is_told_and_drawn(small: demo.Demo, tmp_path: Path) -> None:
+    """The report grades the very models of the table, and its sentence has its counts."""
+    assert small.gains is not None
+    np.testing.assert_allclose(small.gains["personal"], small.comparison["mixture"].evaluation.personal)
+    np.testing.assert_allclose(small.gains["alone"], small.comparison[ALONE].evaluation.personal)
+    told = demo.sentences(small)[2]
+    counts = [len(named(name)) for name in ("shared", "alone") for named in (small.gains.helped, small.gains.hurt)]
+    assert [int(n) for n in re.findall(r"\d+", told)[:5]] == [counts[0], 5, *counts[1:]]
+    demo.write(small, tmp_path)
+    assert (tmp_path / "gains.svg").read_text(encoding="utf-8").count("<circle") == 5 * 5
+
+
 def test_the_files(small: demo.Demo, tmp_path: Path) -> None:
     picture, numbers = demo.write(small, tmp_path / "new" / "folder")
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"

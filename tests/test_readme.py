@@ -23,10 +23,6 @@ TEXT = README.read_text(encoding="utf-8")
 
 DOCS = README.parent / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
-ELSEWHERE = {"federation": "starts a process for each client: tests/federation has it"}
-"""Pages whose Python is run by other tests."""
-
-
 def blocks(language: str, text: str = TEXT) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
@@ -113,7 +109,7 @@ def test_the_ten_lines_are_ten_lines_and_show_a_gain(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore::twofold.TheoryWarning")
 @pytest.mark.parametrize(
     "page",
-    [path for path in PAGES if path.stem not in ELSEWHERE and blocks("python", path.read_text(encoding="utf-8"))],
+    [path for path in PAGES if blocks("python", path.read_text(encoding="utf-8"))],
     ids=lambda p: p.stem,
 )
 def test_the_sites_blocks_run(page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,6 +75,43 @@ def test_who_is_not_known_gets_the_shared_part(fitted: PersonalizedClassifier):
     assert_allclose(alone.shared_coef_, alone.coef_.mean(axis=0))
 
 
+@pytest.mark.parametrize("strength", [0.3, 30.0])
+def test_a_new_client_joins_without_another_fit(strength: float):
+    """Its β is the exact minimiser for this w, and nobody else's model moves."""
+    x, y, who = numbers()
+    model = PersonalizedRegressor(strength=strength, l2=0.05, standardize=None).fit(x, y, client=who)
+    before, few = model.predict(x, client=who), slice(0, 7)
+    new_x, new_y, _ = numbers(seed=5)
+    assert model.adapt(new_x[few], new_y[few], client=9) is model
+    assert_array_equal(model.predict(x, client=who), before)
+    assert model.clients_.tolist() == [0, 1, 2, 3, 9] and 0 <= model.adapted_[9] < 1e-10
+    padded = np.column_stack([new_x[few], np.ones(7)])
+    target = (new_y[few] - y.mean()) / y.std()
+    centre = np.append(model.shared_coef_, model.shared_intercept_ - y.mean()) / y.std()
+    hessian = padded.T @ padded / 7 + (0.05 + strength) * np.eye(4)
+    exact = np.linalg.solve(hessian, padded.T @ target / 7 + strength * centre)
+    assert_allclose(model.coef_[4], exact[:3] * y.std(), atol=1e-8)
+    assert_allclose(model.predict(new_x, client=[9] * len(new_x)), new_x @ model.coef_[4] + model.intercept_[4])
+
+
+def test_new_clients_of_a_table_and_what_is_refused(fitted: PersonalizedClassifier):
+    model = pickle.loads(pickle.dumps(fitted))
+    frame, labels = table(seed=1, patients=2)
+    names = frame["patient"].map({"p0": "zoe", "p1": "max"})
+    joined = model.adapt(frame.assign(patient=names), labels)
+    assert joined.clients_.tolist()[-2:] == ["zoe", "max"]
+    assert joined.score(frame.assign(patient=names), labels) > joined.score(frame.assign(patient="nobody"), labels) + 0.1
+    with pytest.raises(ValueError, match="Client 'p0' has a model already"):
+        model.adapt(frame, labels)
+    with pytest.raises(ValueError, match="Row 1 has the label 'cured', which was not there in fit: it knows 'better', 'worse'"):
+        model.adapt(frame[:2].assign(patient="eve"), ["better", "cured"])
+    with pytest.raises(ValueError, match="whose rows these are"):
+        PersonalizedRegressor(objective="shared").fit([[0.0], [1.0]], [0.0, 1.0]).adapt([[1.0]], [1.0])
+    everybody = PersonalizedRegressor(objective="shared").fit([[0.0], [1.0]], [0.0, 1.0], client=["a", "b"])
+    everybody.adapt([[1.0]], [7.0], client="c")
+    assert_array_equal(everybody.coef_[2], everybody.shared_coef_)
+
+
 def test_the_same_clients_by_column_and_by_name(fitted: PersonalizedClassifier):
     frame, labels = table()
     rest = frame.drop(columns="patient")

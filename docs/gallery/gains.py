@@ -16,21 +16,20 @@ common = rng.normal(size=6)
 shops, names = [], []
 for shop in range(30):
     odd = shop >= 25
-    rows = 300 if odd else int(rng.integers(24, 60))
+    rows = 400 if odd else int(rng.integers(24, 60))
     taste = -common if odd else common + 0.3 * rng.normal(size=6)
     x = rng.normal(size=(rows, 6))
     shops.append((x, (x @ taste + rng.logistic(size=rows) > 0).astype(int)))
     names.append(f"{'odd' if odd else 'shop'} {shop}")
 
 train, test = tw.Clients.from_list(shops, names=names).split(0.5, seed=0)
-problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.01), lam=0.2), train)
+problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.01), lam=1.0), train)
 found = tw.evaluate.report(problem, tw.solve(problem), test)
-for sentence in found.sentences():
-    print(sentence)
+print(found)
 print("hurt, compared with being alone:", ", ".join(found.hurt("alone")) or "nobody")
 
-weaker = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.01), lam=0.02), train)
+weaker = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.01), lam=0.03), train)
 again = tw.evaluate.report(weaker, tw.solve(weaker), test)
-print("with a tenth of the pull:", ", ".join(again.hurt("alone")) or "nobody")
+print("with a pull of 0.03 instead of 1:", ", ".join(again.hurt("alone")) or "nobody")
 
 picture = found.draw("gains.svg")

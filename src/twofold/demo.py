@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from twofold import losses, objectives
 from twofold.clients import Clients
 from twofold.data import partition
-from twofold.evaluate import ALONE, SHARED, Comparison, Row, evaluate
+from twofold.evaluate import ALONE, SHARED, Comparison, Report, Row, evaluate, report
 from twofold.extras import require
 from twofold.objectives import Objective
 from twofold.problem import Problem
@@ -62,7 +62,7 @@ class Setting:
 
 @dataclass(frozen=True, eq=False)
 class Demo:
-    """The outcome: the comparison on the test rows, each objective's chosen setting, and its validation grade.
+    """The outcome: the comparison on the test rows, each objective's chosen setting, its validation grade, and who gains by the best.
 
     >>> from twofold.demo import Demo, Setting
     >>> from twofold.evaluate import Comparison
@@ -74,6 +74,7 @@ class Demo:
     comparison: Comparison
     chosen: Mapping[str, str]
     validation: Mapping[str, float]
+    gains: Report | None = None
 
     @property
     def personalised(self) -> tuple[Row, ...]:
@@ -140,6 +141,7 @@ def run(setting: Setting | None = None, tell: Callable[[str], object] = lambda t
     rows: list[Row] = []
     chosen: dict[str, str] = {}
     figures: dict[str, float] = {}
+    kept: dict[str, tuple[Problem, Result]] = {}
     for name, choices in candidates(loss).items():
         tried: list[tuple[float, str, Problem, Result]] = []
         for label, objective in choices.items():
@@ -152,20 +154,37 @@ def run(setting: Setting | None = None, tell: Callable[[str], object] = lambda t
             )  # fmt: skip
             tried.append((evaluate(problem, result, validation).mean, label, problem, result))
         figures[name], chosen[name], problem, result = max(tried, key=lambda choice: choice[0])  # the first, if equal
+        kept[name] = problem, result
         rows.append(Row(name, evaluate(problem, result, test), result, problem.objective.equation))
-    return Demo(setting, Comparison(tuple(rows)), chosen, figures)
+    demo = Demo(setting, Comparison(tuple(rows)), chosen, figures)
+    trained = {"shared": kept[SHARED][1], "alone": kept[ALONE][1]}
+    return replace(demo, gains=report(*kept[demo.best.name], test, baselines=trained))
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
 
 
 def sentences(demo: Demo) -> list[str]:
-    """Describe the outcome in three plain sentences made from the figures.
+    """Describe the outcome in a few plain sentences made from the figures.
 
     >>> from twofold.demo import run, sentences
     >>> len(sentences(run()))  # doctest: +SKIP
-    3
+    4
     """
+    words = _figures(demo)
+    if demo.gains is not None:
+        over = {name: (len(demo.gains.helped(name)), len(demo.gains.hurt(name))) for name in ("shared", "alone")}
+        words.insert(
+            2,
+            f"Who gains? Compared with the shared model, {over['shared'][0]} of the {len(demo.gains.names)} clients are surely "
+            f"helped by it and {over['shared'][1]} surely hurt; compared with being alone, {over['alone'][0]} and {over['alone'][1]} "
+            f"({100 * demo.gains.level:g} % intervals; the others have too few test images to tell).",
+        )
+    return words
+
+
+def _figures(demo: Demo) -> list[str]:
+    """How good everything is, and what it cost."""
     shared, alone, best = demo.comparison[SHARED], demo.comparison[ALONE], demo.best
     first = (
         f"With {demo.setting.train} training images of {demo.setting.labels} digits each, the shared model alone is "
@@ -258,7 +277,7 @@ def _caption(demo: Demo) -> str:
 
 
 def write(demo: Demo, folder: str | Path) -> tuple[Path, Path]:
-    """Write `accuracy.png` and `accuracy.csv` (one row per client, one column per objective) into a folder.
+    """Write `accuracy.png`, `accuracy.csv` (one row per client, one column per objective) and `gains.svg` into a folder.
 
     >>> from twofold.demo import run, write
     >>> [path.name for path in write(run(), "out")]  # doctest: +SKIP
@@ -283,6 +302,8 @@ def write(demo: Demo, folder: str | Path) -> tuple[Path, Path]:
         columns = zip(*(row.evaluation.personal for row in demo.comparison), strict=True)
         names = demo.comparison.rows[0].evaluation.names
         writer.writerows([name, *(f"{v:.6f}" for v in values)] for name, values in zip(names, columns, strict=True))
+    if demo.gains is not None:
+        demo.gains.draw(folder / "gains.svg")
     return picture, numbers
 
 
@@ -302,5 +323,6 @@ def show(setting: Setting | None = None, out: str | Path = "twofold-demo") -> De
     console.print()
     for sentence in sentences(demo):
         console.print(sentence, highlight=False)
-    console.print(f"\nEvery client's accuracy: {picture} and {numbers.name} beside it.", highlight=False)
+    beside = f"{numbers.name}, and who gains in gains.svg, beside it" if demo.gains else f"{numbers.name} beside it"
+    console.print(f"\nEvery client's accuracy: {picture} and {beside}.", highlight=False)
     return demo

@@ -24,6 +24,7 @@ from twofold import objectives as catalogue
 from twofold.clients import Clients
 from twofold.errors import InputError, MissingExtra
 from twofold.losses import Linear, logistic, softmax, squared
+from twofold.model.adapting import find
 from twofold.objectives.base import Objective
 from twofold.problem import Problem
 from twofold.result import Ledger, Result
@@ -109,6 +110,7 @@ class _Personalized(BaseEstimator):
         if self.objective not in NAMES:
             raise InputError(f"objective is one of {', '.join(NAMES)}, got {self.objective!r}.")
         table, owners = self._read(X, client, groups, reset=True)
+        self.adapted_: dict[Any, float] = {}
         target = self._target(y)
         check_consistent_length(np.empty((table.rows, 0)), target)
         weight = None
@@ -197,7 +199,7 @@ class _Personalized(BaseEstimator):
         self.clients_ = np.array(clients.names)
         self.ledger_: Ledger = self.result_.ledger if self.tuned_ is None else self.result_.ledger + self.tuned_.ledger
         self.n_rounds_ = self.result_.ledger.rounds
-        own = problem.objective.own(clients)
+        self._objective, own = problem.objective, problem.objective.own(clients)
 
         def model(m: int) -> tuple[NDArray[Any], NDArray[Any]]:
             mine = jax.tree.map(lambda leaf: leaf[m], (self.result_.beta, own))
@@ -262,6 +264,58 @@ class _Personalized(BaseEstimator):
         self.coef_, self.intercept_ = coef[:-1], intercept[:-1]
         self.shared_coef_, self.shared_intercept_ = coef[-1], intercept[-1]
 
+    # --- new clients --------------------------------------------------------------------------------------------------
+
+    def adapt(self, X: Any, y: Any, client: Any = None, groups: Any = None) -> Self:
+        """Let new clients join, each with a few rows of its own; what is shared stays as it is, and nobody else's model changes.
+
+        Each gets its private part by Newton's method on its rows, in milliseconds; `adapted_` has the certified gap of each. Whose rows
+        these are is said as in `fit`, or by one name for all of them. Where everybody has the same model ("shared", or where that was
+        chosen), so has a new client. A client that took part in `fit` is refused: fit again with its new rows.
+        """
+        check_is_fitted(self)
+        one = client is not None and np.ndim(client) == 0
+        table, owners = self._read(X, None if one else client, groups, reset=False)
+        owners = [client] * table.rows if one else owners
+        if owners is None or any(owner is None for owner in owners):
+            raise InputError('adapt needs to know whose rows these are: adapt(X, y, client="ann").')
+        known = [name for name in dict.fromkeys(owners) if name in self.clients_.tolist()]
+        if known:
+            raise InputError(f"Client {known[0]!r} has a model already; to change it, fit again with its new rows.")
+        target = self._known_target(y)
+        check_consistent_length(np.empty((table.rows, 0)), target)
+        x = np.asarray(self.schema_.encode(table, owners), np.float64)
+        for name in dict.fromkeys(owners):
+            mine = np.array([owner == name for owner in owners])
+            self._join(name, x[mine], target[mine])
+        return self
+
+    def _known_target(self, y: Any) -> NDArray[Any]:
+        """The targets of a new client in the form in which the model was fitted."""
+        raise NotImplementedError
+
+    def _join(self, name: Any, x: NDArray[Any], y: NDArray[Any]) -> None:
+        """Find one new client's model and put it before the shared one, which is the last."""
+        shared, coef, gap = (self._coef[-1], self._intercept[-1]), None, 0.0
+        if self._objective.name != "traditional":
+            wide = np.zeros((len(x), _room(x.shape[1])))
+            wide[:, : x.shape[1]] = x
+            found = find(self._objective.of_newcomer({}), self.result_.w, Clients.from_list([(wide, y)], names=[name]))
+            coef, gap = (found.personal["weight"][: x.shape[1]], found.personal["bias"]), found.gap
+        pair = shared if coef is None else self._in_units(*coef)
+        self._coef, self._intercept = (
+            np.concatenate([every[:-1], np.asarray(new)[None], every[-1:]])
+            for every, new in zip((self._coef, self._intercept), pair, strict=True)
+        )
+        self.coef_, self.intercept_ = self._coef[:-1], self._intercept[:-1]
+        names = [*self.clients_.tolist(), name]
+        self.clients_ = np.array(names, None if len({type(each) for each in names}) == 1 else object)
+        self.adapted_ = {**self.adapted_, name: gap}
+
+    def _in_units(self, coef: NDArray[Any], intercept: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Coefficients of the fitted targets as coefficients of the user's."""
+        return coef, intercept
+
     # --- predict ------------------------------------------------------------------------------------------------------
 
     def _scores(self, X: Any, client: Any, groups: Any) -> NDArray[Any]:
@@ -317,7 +371,8 @@ class PersonalizedClassifier(ClassifierMixin, _Personalized):
 
     X may be an array, a sparse matrix, or a pandas, Polars or Arrow table with strings, categories and gaps (see
     `Clients.from_frame`). A client that was not there in training, and a row of nobody, gets the shared part w; where the objective has
-    no such model ("alone", "weight_sharing") it gets the mean of everybody's models.
+    no such model ("alone", "weight_sharing") it gets the mean of everybody's models. `adapt(X, y, client="zoe")` gives a new client with a
+    few labelled rows a model of its own, without another fit.
 
     Attributes
     ----------
@@ -338,6 +393,9 @@ class PersonalizedClassifier(ClassifierMixin, _Personalized):
     >>> model = PersonalizedClassifier(client="patient", strength=0.01).fit(table, helped)
     >>> model.predict(pd.DataFrame({"patient": ["ann", "eve"], "dose": 1.0, "drug": "old"})).tolist()
     ['better', 'worse']
+    >>> few = pd.DataFrame({"patient": "zoe", "dose": [-2.0, -1.0, 1.0, 2.0], "drug": "old"})
+    >>> model.adapt(few, ["better", "better", "worse", "worse"]).predict(few).tolist()
+    ['better', 'better', 'worse', 'worse']
     """
 
     def _target(self, y: Any) -> NDArray[Any]:
@@ -350,6 +408,15 @@ class PersonalizedClassifier(ClassifierMixin, _Personalized):
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"The target has only one class, {self.classes_[0]!r}: there is nothing to tell apart.")
+        return codes.astype(np.int64)
+
+    def _known_target(self, y: Any) -> NDArray[Any]:
+        y = column_or_1d(y)
+        codes = np.searchsorted(self.classes_, y).clip(0, len(self.classes_) - 1)
+        wrong = np.flatnonzero(self.classes_[codes] != y)
+        if len(wrong):
+            known = ", ".join(map(repr, self.classes_.tolist()))
+            raise InputError(f"Row {wrong[0]} has the label {plain(y[wrong[0]])!r}, which was not there in fit: it knows {known}.")
         return codes.astype(np.int64)
 
     def _loss(self, clients: Clients) -> Linear:
@@ -416,8 +483,14 @@ class PersonalizedRegressor(RegressorMixin, _Personalized):
         self._spread = spread if spread > 1e-12 * abs(self._mean) and spread > 0 else 1.0
         super()._solve(x, (y - self._mean) / self._spread, owners, weight)
 
+    def _known_target(self, y: Any) -> NDArray[Any]:
+        return (self._target(y) - self._mean) / self._spread
+
+    def _in_units(self, coef: NDArray[Any], intercept: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        return coef * self._spread, intercept * self._spread + self._mean
+
     def _keep(self, coef: NDArray[Any], intercept: NDArray[Any]) -> None:
-        super()._keep(coef * self._spread, intercept * self._spread + self._mean)
+        super()._keep(*self._in_units(coef, intercept))
 
     def _loss(self, clients: Clients) -> Linear:
         return squared(self.l2, intercept=True)
