@@ -23,6 +23,8 @@ TEXT = README.read_text(encoding="utf-8")
 
 DOCS = README.parent / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
+
+
 def blocks(language: str, text: str = TEXT) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 

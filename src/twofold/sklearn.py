@@ -371,8 +371,8 @@ class PersonalizedClassifier(ClassifierMixin, _Personalized):
 
     X may be an array, a sparse matrix, or a pandas, Polars or Arrow table with strings, categories and gaps (see
     `Clients.from_frame`). A client that was not there in training, and a row of nobody, gets the shared part w; where the objective has
-    no such model ("alone", "weight_sharing") it gets the mean of everybody's models. `adapt(X, y, client="zoe")` gives a new client with a
-    few labelled rows a model of its own, without another fit.
+    no such model ("alone", "weight_sharing") it gets the mean of everybody's models. `adapt(X, y, client="zoe")` gives a new client
+    with a few labelled rows a model of its own, without another fit.
 
     Attributes
     ----------
@@ -416,7 +416,9 @@ class PersonalizedClassifier(ClassifierMixin, _Personalized):
         wrong = np.flatnonzero(self.classes_[codes] != y)
         if len(wrong):
             known = ", ".join(map(repr, self.classes_.tolist()))
-            raise InputError(f"Row {wrong[0]} has the label {plain(y[wrong[0]])!r}, which was not there in fit: it knows {known}.")
+            raise InputError(
+                f"Row {wrong[0]} has the label {plain(y[wrong[0]])!r}, which was not there in fit: it knows {known}."
+            )
         return codes.astype(np.int64)
 
     def _loss(self, clients: Clients) -> Linear:

@@ -11,7 +11,7 @@ from twofold.engines.base import Engine, Factors, Snapshots
 __all__ = ["COST", "Clock"]
 
 COST = 64
-"""The clock is read when iterations have taken this many times as long as a call of the compiled loop: it may cost a few per cent of a run."""
+"""The clock is read when iterations have taken this many times as long as an empty call: that costs a few per cent of a run."""
 GROWTH = 32
 """By how much the part of a stretch between two readings may grow at a time: the first parts of a run say how fast it is."""
 
@@ -34,12 +34,13 @@ class Clock:
 
     def calibrate(self, engine: Engine, k: int, factors: Factors | None) -> None:
         """Compile the loop, and find out what a call costs in which nothing is done."""
+        took = 0.0
         for _ in range(2):
-            engine.wait()
             since = self.now()
             engine.advance(k, 0, np.zeros(0, np.int32), factors)
             engine.wait()
-        self.apart = COST * (self.now() - since)
+            took = self.now() - since
+        self.apart = COST * took  # by the second call: the first has compiled
 
     def advance(
         self, engine: Engine, k: int, slots: np.ndarray, records: np.ndarray, factors: Factors | None
