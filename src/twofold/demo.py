@@ -178,7 +178,7 @@ def sentences(demo: Demo) -> list[str]:
             2,
             f"Who gains? Compared with the shared model, {over['shared'][0]} of the {len(demo.gains.names)} clients are surely "
             f"helped by it and {over['shared'][1]} surely hurt; compared with being alone, {over['alone'][0]} and {over['alone'][1]} "
-            f"({100 * demo.gains.level:g} % intervals; the others have too few test images to tell).",
+            f"({100 * demo.gains.level:g} % intervals; of the others it is not sure which way they go).",
         )
     return words
 
