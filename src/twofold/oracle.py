@@ -29,6 +29,7 @@ class Sample(NamedTuple):
 
     index: jax.Array  # pyright: ignore[reportIncompatibleMethodOverride]  (tuple.index)
     weight: jax.Array
+    key: jax.Array | None = None  # two words, where a net is trained on these rows
 
 
 class Draws(NamedTuple):
@@ -73,7 +74,7 @@ class Member(NamedTuple):
             return Rows(tree.cast(self.x), self.y, weight if each is None else weight * each)
         x, y = jax.tree.map(lambda leaf: kernels.rows(leaf, sample.index), (self.x, self.y))
         weight = sample.weight if each is None else sample.weight * jnp.asarray(each)[sample.index]
-        return Rows(tree.cast(x), y, weight)
+        return Rows(tree.cast(x), y, weight, sample.key)
 
 
 class Oracle:
@@ -104,11 +105,37 @@ class Oracle:
         return randomness.shuffle(key, self.count, self.capacity)
 
     def slice(self, order: jax.Array, start: Any, size: int) -> Sample:
-        """The rows at start … start+size−1 of a reshuffling; the last, shorter batch has only its own rows."""
+        """The rows at start … start+size−1 of a reshuffling.
+
+        The last, shorter batch is filled up with the first rows, which do not count: whoever looks at a whole batch, as BatchNorm
+        does, sees no padding.
+        """
         place = start + jnp.arange(size)
         real = place < self.count
         weight = real.astype(jnp.result_type(float)) / jnp.maximum(jnp.sum(real), 1)
-        return Sample(order[jnp.minimum(place, self.count - 1)], weight)
+        return Sample(order[place % self.count], weight)
+
+    def trained_on(self, sample: Sample | None, key: Key) -> Sample | None:
+        """The same sample as a batch to train a net on, with a key for dropout and the like; other losses need none."""
+        if not getattr(getattr(self._objective, "loss", None), "trains", False):
+            return sample
+        if sample is None:
+            sample = Sample(jnp.arange(self.capacity) % self.count, self._member.rows().weight)
+        return sample._replace(key=randomness.hashed(key))
+
+    def halves(self, sample: Sample | None) -> tuple[Sample | None, Sample | None]:
+        """The first and the second half of a sample, each with weights of its own; all rows twice for all rows."""
+        if sample is None:
+            return None, None
+        half = len(sample.index) // 2
+        keys = None if sample.key is None else [randomness.hashed(randomness.of(sample.key, i)) for i in (0, 1)]
+        parts = []
+        for i, part in enumerate((slice(None, half), slice(half, None))):
+            weight = sample.weight[part]
+            total = jnp.sum(weight)
+            weight = weight / jnp.where(total > 0, total, 1.0)
+            parts.append(Sample(sample.index[part], weight, None if keys is None else keys[i]))
+        return parts[0], parts[1]
 
     def value(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> jax.Array:
         """f_m at the real parameters of w̃ and β̃_m."""
@@ -138,6 +165,32 @@ class Oracle:
         """f_m and p_m ∇_β f_m, for the price of the gradient."""
         value, of_beta = jax.value_and_grad(self.value, argnums=1)(w, beta, sample)
         return value, tree.scale(self.weight, of_beta)
+
+    # In the parameters that users see, where a learning rate means what people mean by it.
+
+    def outward(self, w: Pytree, beta: Pytree) -> tuple[Pytree, Pytree]:
+        """Real w and β_m."""
+        return self._variables.w(w), self._variables.beta(beta, self._member.factor)
+
+    def inward(self, w: Pytree, beta: Pytree) -> tuple[Pytree, Pytree]:
+        """Real w and β_m in the variables that algorithms work on."""
+        w, metric = tree.unscale(self._variables.scale, w), self._variables.metric
+        if metric is None:
+            return w, beta
+        return metric.w_inverse(w), metric.beta_inverse(self._member.factor, beta)
+
+    def plain_gradients(
+        self, w: Pytree, beta: Pytree, sample: Sample | None = None, of: str = "both"
+    ) -> tuple[Pytree, Pytree]:
+        """∇_w f_m and ∇_β f_m at real parameters, with neither p_m nor s in them; `of` says which of them is used, "w" or "beta"."""
+        return jax.grad(self._plain_value, argnums=(0, 1))(w, beta, sample)
+
+    def _plain_value(self, w: Pytree, beta: Pytree, sample: Sample | None) -> jax.Array:
+        return self._objective.value(w, beta, self._member.rows(sample), self._member.own)
+
+    def loss_gradient(self, params: Pytree, sample: Sample | None = None, of: str = "w") -> Pytree:
+        """∇f'_m of the loss alone, at the parameters of one whole model; `of` says to which block it belongs, "w" or "beta"."""
+        return jax.grad(self._objective.loss.value)(params, self._member.rows(sample))
 
     def hessian_beta(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> jax.Array:
         """p_m ∇²_ββ f_m, a matrix over the entries of β in the order of `ravel_pytree`: one product a column."""

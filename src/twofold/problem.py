@@ -133,6 +133,9 @@ class Problem:
         self.rescale = rescale
         self.M = len(clients)
         w, beta = self.objective.init(clients)
+        loss = getattr(self.objective, "loss", None)
+        if hasattr(loss, "check") and not isinstance(loss, Linear):  # linear losses check when they make their parameters
+            loss.check(clients)
         self.has_shared, self.has_private = tree.size(w) > 0, tree.size(beta) > 0
         if not self.has_shared and not self.has_private:
             raise InputError(
@@ -394,6 +397,27 @@ class Problem:
         """The same on the host, where everyone's β is one and the same piece of memory."""
         w, beta = _in(np.dtype(jnp.result_type(float)), self._start)
         return w, jax.tree.map(lambda leaf: np.broadcast_to(leaf, (self.M, *leaf.shape)), beta)
+
+    def starts(self, seeds: list[int]) -> list[tuple[Pytree, Pytree]]:
+        """Where a run with each of these seeds begins, on the host: a net is drawn anew for every seed; else all begin alike.
+
+        >>> import numpy as np, twofold as tw
+        >>> clients = tw.Clients.from_list([(np.eye(2), [0.0, 1.0]), (np.eye(2), [1.0, 1.0])])
+        >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.squared(l2=0.5), lam=1.0), clients)
+        >>> first, second = problem.starts([0, 1])
+        >>> first is second
+        True
+        """
+        loss = getattr(self.objective, "loss", None)
+        if not hasattr(loss, "with_seed"):
+            return [self.host_start] * len(seeds)
+
+        def start_of(seed: int) -> tuple[Pytree, Pytree]:
+            other = dataclasses.replace(self.objective, loss=loss.with_seed(loss.seed.value + seed))  # type: ignore[type-var, union-attr]
+            w, beta = _in(np.dtype(jnp.result_type(float)), other.init(self.clients))
+            return w, jax.tree.map(lambda leaf: np.broadcast_to(leaf, (self.M, *leaf.shape)), beta)
+
+        return [start_of(seed) for seed in seeds]
 
     # --- values and gradients -----------------------------------------------------------------------------------------
 

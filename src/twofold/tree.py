@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 __all__ = [
-    "Pytree", "Scalar", "arrays", "cast", "combine", "record", "replace_rows", "rows", "scale", "select", "size",
-    "squared_norm", "static", "subtract", "unscale", "weighted_sum", "zeros",
+    "Pytree", "Running", "Scalar", "arrays", "blend", "cast", "combine", "is_running", "learned", "move", "record", "replace_rows", "rows", "scale",
+    "scale_learned", "select", "size", "squared_norm", "static", "step", "subtract", "unscale", "weighted_sum", "zeros",
 ]  # fmt: skip
 
 Pytree: TypeAlias = Any
@@ -269,3 +269,112 @@ def cast(x: Pytree, dtype: DTypeLike | None = None) -> Pytree:
         return array.astype(target) if jnp.issubdtype(array.dtype, jnp.floating) else array
 
     return jax.tree.map(convert, x)
+
+
+# --- numbers that a model updates by itself ---------------------------------------------------------------------------
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Running:
+    """Numbers that a model updates by itself while it trains, such as BatchNorm's means: part of it, but nothing to be learned.
+
+    They are leaves like others, so they are kept, sent, averaged and saved with the rest. In a training batch their gradient is
+    old − new, and a local step subtracts it as it is, whatever the step size (`move`). Penalties leave them out (`learned`).
+
+    >>> import jax
+    >>> from twofold.tree import Running
+    >>> jax.tree.leaves({"weight": 1.0, "state": Running({"mean": 2.0})})
+    [2.0, 1.0]
+    """
+
+    def __init__(self, values: Pytree) -> None:
+        self.values = values
+
+    def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Pytree]], None]:
+        """The numbers, under the name `values`."""
+        return ((jax.tree_util.GetAttrKey("values"), self.values),), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: tuple[Pytree]) -> Running:
+        """The same with other numbers."""
+        return cls(*children)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Running) and bool(self.values == other.values)
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def __repr__(self) -> str:
+        return f"Running({self.values!r})"
+
+
+def is_running(x: object) -> bool:
+    """Say whether this is a `Running` node.
+
+    >>> is_running(Running(())), is_running(())
+    (True, False)
+    """
+    return isinstance(x, Running)
+
+
+def learned(x: Pytree) -> Pytree:
+    """Give x with nothing (None) in place of `Running` numbers.
+
+    >>> from twofold.tree import Running, learned
+    >>> learned({"weight": 1.0, "state": Running(2.0)})
+    {'state': None, 'weight': 1.0}
+    """
+    return jax.tree.map(lambda node: None if is_running(node) else node, x, is_leaf=is_running)
+
+
+def move(x: Pytree, step: Pytree, gradient: Pytree) -> Pytree:
+    """Compute x + step; where x has `Running` numbers, x − gradient, which is their new value.
+
+    >>> from twofold.tree import Running, move
+    >>> moved = move({"weight": 1.0, "state": Running(2.0)}, {"weight": -0.5, "state": None}, {"weight": 9.0, "state": Running(0.5)})
+    >>> moved
+    {'state': Running(1.5), 'weight': 0.5}
+    """
+
+    def to(node: Pytree, change: Pytree, slope: Pytree) -> Pytree:
+        return subtract(node, slope) if is_running(node) else node + change
+
+    return jax.tree.map(to, x, step, gradient, is_leaf=is_running)
+
+
+def step(x: Pytree, a: Scalar, direction: Pytree) -> Pytree:
+    """Compute x + a·direction where something is learned; `Running` numbers of x stay.
+
+    >>> from twofold.tree import Running, step
+    >>> step({"weight": 1.0, "state": Running(2.0)}, 0.5, {"weight": 4.0, "state": None})
+    {'state': Running(2.0), 'weight': 3.0}
+    """
+
+    def add(node: Pytree, change: Pytree) -> Pytree:
+        return node if is_running(node) else node + a * change
+
+    return jax.tree.map(add, x, direction, is_leaf=is_running)
+
+
+def scale_learned(a: Scalar, x: Pytree) -> Pytree:
+    """Compute a·x where something is learned; `Running` numbers stay.
+
+    >>> from twofold.tree import Running, scale_learned
+    >>> scale_learned(0.5, {"weight": 1.0, "state": Running(2.0)})
+    {'state': Running(2.0), 'weight': 0.5}
+    """
+    return jax.tree.map(lambda node: node if is_running(node) else a * node, x, is_leaf=is_running)
+
+
+def blend(a: Scalar, x: Pytree, y: Pytree) -> Pytree:
+    """Compute (1−a)·x + a·y where something is learned; `Running` numbers are those of x.
+
+    >>> from twofold.tree import Running, blend
+    >>> blend(0.25, {"weight": 1.0, "state": Running(2.0)}, {"weight": 5.0, "state": Running(0.0)})
+    {'state': Running(2.0), 'weight': 2.0}
+    """
+
+    def mix(node: Pytree, other: Pytree) -> Pytree:
+        return node if is_running(node) else (1 - a) * node + a * other
+
+    return jax.tree.map(mix, x, y, is_leaf=is_running)

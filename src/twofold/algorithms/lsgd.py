@@ -8,13 +8,13 @@ from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
 from twofold import tree
-from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
+from twofold.algorithms.base import Facts, GradientOracle, fill
 from twofold.algorithms.fields import Schedule, known
 from twofold.algorithms.local import Average, Plan, batches
 from twofold.algorithms.oracle import Drawn
+from twofold.algorithms.training import Training, refuse_both, rule, trained
 from twofold.control import repeat
 from twofold.errors import InputError
 from twofold.randomness import Key
@@ -27,10 +27,11 @@ _Local: TypeAlias = tuple[Pytree, Pytree, Average | tuple[()]]  # w_m, β_m, and
 
 
 class Private(NamedTuple):
-    """β_m, and, if `average` is set, the running average of (w_m, β_m)."""
+    """β_m; if `average` is set, the running average of (w_m, β_m); and what an optimiser remembers, if it does between rounds."""
 
     beta: Pytree
     average: Average | tuple[()]
+    memory: Pytree = ()
 
 
 class Message(NamedTuple):
@@ -41,10 +42,14 @@ class Message(NamedTuple):
 
 
 @record
-class LSGD(Algorithm):
+class LSGD(Training):
     """τ local steps (w_m, β_m) −= η(∇_w f̂_m, p_m∇_β f̂_m), then w = mean of the w_m.
 
-    The β-step carries the 1/M that the printed algorithm lost; Theorem local's step size assumes it.
+    The β-step carries the 1/M that the printed algorithm lost; Theorem local's step size assumes it. This is FedAvg on `traditional`,
+    FedPer and LG-FedAvg on `weight_sharing`.
+
+    With a learning rate instead, `LSGD(lr=0.005)`, steps are plain ones on real parameters: w_m −= lr·∇_w f̂_m and
+    β_m −= lr_beta·∇_β f̂_m (lr_beta = lr by default), free of p_m and of the scaling. `optimizer` is any of optax for these steps.
 
     >>> import twofold as tw
     >>> clients = tw.Clients.from_list(tw.data.synthetic.mixture(0.3, clients=3, rows=8, features=2).clients)
@@ -61,21 +66,21 @@ class LSGD(Algorithm):
     average: bool = static(default=False)  # report the average with weights (1−ημ)^(−k−1), which sends a second w
     mu: float | None = None  # μ, which only the average needs
     name = "lsgd"
-    may_skip_messages = False
-    works_with_some = True
 
     def __post_init__(self) -> None:
-        if self.tau < 1 or (self.batch is not None and self.batch < 1) or (self.epochs is not None and self.epochs < 1):
-            raise InputError(f"LSGD needs tau, batch and epochs ≥ 1: {self.tau=}, {self.batch=}, {self.epochs=}.")
+        super().__post_init__()
         if self.average and callable(self.eta):
             raise InputError("LSGD's weighted average is defined for a constant step: give a number as eta.")
+        refuse_both(self, self.eta is not None or self.average)
 
     def is_complete(self) -> bool:
-        """It needs a step size, and μ for the weighted average only."""
-        return self.eta is not None and (self.mu is not None or not self.average)
+        """It needs a step size or a learning rate, and μ for the weighted average only."""
+        return self.is_plain or self.eta is not None and (self.mu is not None or not self.average)
 
-    def complete(self, setting: Setting) -> tuple[LSGD, str | None]:
-        """Theorem local's step, with the bound 1/(4L^w) for τ = 1, and 1/(4𝓛(b)) where the noise is known."""
+    def complete(self, setting: Facts) -> tuple[LSGD, str | None]:
+        """Theorem local's step where there is no learning rate, with the bound 1/(4L^w) for τ = 1, and 1/(4𝓛(b)) where the noise is known."""
+        if self.is_plain:
+            return self, None
         steps = self.tau if self.epochs is None else self.epochs * int(self._steps_per_epoch(math.ceil(setting.rows)))
         values = stepsizes.lsgd(setting.constants, steps, self.batch)
         # Only the average needs μ. Left open otherwise, a step from theory and one of the user's own are one program.
@@ -90,16 +95,18 @@ class LSGD(Algorithm):
 
     def init_private(self, w0: Pytree, beta0: Pytree, oracle: GradientOracle) -> Private:
         """Start at β0."""
-        return Private(beta0, Average.of_nothing((w0, beta0)) if self.average else ())
-
-    def plan(self, stream: jax.Array, k: int | jax.Array) -> Plan:
-        """No coins."""
-        return Plan(jnp.asarray(k, jnp.int32))
+        memory = rule(self, 0).begin(*oracle.outward(w0, beta0)) if self.keep else ()
+        return Private(beta0, Average.of_nothing((w0, beta0)) if self.average else (), memory)
 
     def client(
         self, plan: Plan, shared: Message, private: Private, oracle: GradientOracle, key: Key
     ) -> tuple[Private, Message]:
         """The local steps, from the shared w."""
+        if self.is_plain:
+            real = oracle.outward(shared.w, private.beta)
+            w, beta, memory = trained(self, plan, real, private.memory, oracle, key)
+            w, beta = oracle.inward(w, beta)
+            return Private(beta, (), memory), Message(w, ())
 
         def step(number: jax.Array, sample: Drawn | None, state: _Local) -> _Local:
             w, beta, average = state
@@ -130,11 +137,6 @@ class LSGD(Algorithm):
     def sends(self, plan: Plan) -> Message:
         """Every round sends."""
         return Message(*2 * (jnp.ones_like(plan.k, dtype=bool),))
-
-    def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
-        """τ batches; with epochs every row once per epoch."""
-        each = self.tau * size_of_batch(self.batch, rows) if self.epochs is None else self.epochs * rows
-        return Evaluations(*2 * (each + jnp.zeros_like(plan.k),))
 
     def model(self, shared: Message) -> Pytree:
         """w, or its weighted average."""

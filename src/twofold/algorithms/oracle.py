@@ -82,6 +82,32 @@ class GradientOracle(Protocol):
         """Give a batch of a reshuffling."""
         ...
 
+    def trained_on(self, sample: Sampled, key: Key) -> Sampled:
+        """Give a sample a key for dropout and the like, where the loss is a net."""
+        ...
+
+    def outward(self, w: Pytree, beta: Pytree) -> tuple[Pytree, Pytree]:
+        """Give real parameters."""
+        ...
+
+    def inward(self, w: Pytree, beta: Pytree) -> tuple[Pytree, Pytree]:
+        """Give real parameters in the variables that algorithms work on."""
+        ...
+
+    def halves(self, sample: Sampled) -> tuple[Sampled, Sampled]:
+        """Give two samples of half the size."""
+        ...
+
+    def plain_gradients(
+        self, w: Pytree, beta: Pytree, sample: Sampled = None, of: str = "both"
+    ) -> tuple[Pytree, Pytree]:
+        """∇_w f_m and ∇_β f_m at real parameters, where perhaps only one is used."""
+        ...
+
+    def loss_gradient(self, params: Pytree, sample: Sampled = None, of: str = "w") -> Pytree:
+        """∇f'_m of the loss alone, which counts as a gradient of this block."""
+        ...
+
     def gradient_w(self, w: Pytree, beta: Pytree, sample: Sampled = None) -> Pytree:
         """∇_w f_m."""
         ...

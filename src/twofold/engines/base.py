@@ -14,7 +14,7 @@ from twofold.oracle import Program
 from twofold.problem import Problem
 from twofold.tree import Pytree
 
-__all__ = ["Engine", "Factors", "Point", "Snapshots", "Start", "State", "length"]
+__all__ = ["Engine", "Factors", "Point", "Snapshots", "Start", "Starts", "State", "each_start", "length"]
 
 
 class State(NamedTuple):
@@ -35,8 +35,19 @@ Point = Snapshots
 """One iterate: w, and each bucket's β."""
 Start = tuple[Pytree, Pytree]
 """The user's w, and everyone's β with a leading client axis."""
+Starts = Start | list[Start]
+"""Where all seeds begin, or where each does."""
 Factors = np.ndarray
 """(iterations, seeds, clients): what each client's message is multiplied by in the mean; zero for those who are absent."""
+
+
+def each_start(start: Starts, seeds: list[int]) -> list[Start]:
+    """Where each seed begins.
+
+    >>> each_start((1.0, 2.0), [0, 1])
+    [(1.0, 2.0), (1.0, 2.0)]
+    """
+    return start if isinstance(start, list) else [start] * len(seeds)
 
 
 def length(count: int, entries: int) -> int:

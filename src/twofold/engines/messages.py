@@ -20,7 +20,7 @@ import numpy as np
 
 from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm, Message, Plan
-from twofold.engines.base import Engine, Factors, Point, Snapshots, Start, State
+from twofold.engines.base import Engine, Factors, Point, Snapshots, Start, Starts, State, each_start
 from twofold.errors import ContractError
 from twofold.oracle import Member, Oracle, Program, Sample
 from twofold.problem import Problem
@@ -61,13 +61,43 @@ class CountingOracle:
         """See `Oracle.slice`."""
         return self._oracle.slice(order, start, size)
 
+    def trained_on(self, sample: Sample | None, key: Key) -> Sample | None:
+        """See `Oracle.trained_on`."""
+        return self._oracle.trained_on(sample, key)
+
+    def halves(self, sample: Sample | None) -> tuple[Sample | None, Sample | None]:
+        """See `Oracle.halves`."""
+        return self._oracle.halves(sample)
+
+    def outward(self, w: Pytree, beta: Pytree) -> tuple[Pytree, Pytree]:
+        """See `Oracle.outward`."""
+        return self._oracle.outward(w, beta)
+
+    def inward(self, w: Pytree, beta: Pytree) -> tuple[Pytree, Pytree]:
+        """See `Oracle.inward`."""
+        return self._oracle.inward(w, beta)
+
+    def plain_gradients(
+        self, w: Pytree, beta: Pytree, sample: Sample | None = None, of: str = "both"
+    ) -> tuple[Pytree, Pytree]:
+        """See `Oracle.plain_gradients`; only what is used counts."""
+        return self._call("plain_gradients", w, beta, sample, int(of != "beta"), int(of != "w"))
+
+    def loss_gradient(self, params: Pytree, sample: Sample | None = None, of: str = "w") -> Pytree:
+        """See `Oracle.loss_gradient`."""
+        self._count(sample, of == "w", of == "beta")
+        return _gradient("loss_gradient", *self._program[:2], self._member, params, sample)
+
+    def _count(self, sample: Sample | None, in_w: int, in_beta: int) -> None:
+        rows = self.count if sample is None else int(np.count_nonzero(np.asarray(sample.weight)))
+        self.evaluated_w += rows * in_w
+        self.evaluated_beta += rows * in_beta
+
     def _call(
         self, method: str, w: Pytree, beta: Pytree, sample: Sample | None, in_w: int, in_beta: int, *more: Pytree
     ) -> Any:
         """An answer of the oracle, counted as so many gradients of each row in w and in β."""
-        rows = self.count if sample is None else int(np.count_nonzero(np.asarray(sample.weight)))
-        self.evaluated_w += rows * in_w * (tree.size(w) > 0)
-        self.evaluated_beta += rows * in_beta * (tree.size(beta) > 0)
+        self._count(sample, in_w * (tree.size(w) > 0), in_beta * (tree.size(beta) > 0))
         objective, variables = self._program[:2]
         return _gradient(method, objective, variables, self._member, w, beta, *more, sample)
 
@@ -333,10 +363,11 @@ class Messages(Engine):
 
     buffers = False
 
-    def __init__(self, algorithm: Algorithm, problem: Problem, seeds: list[int], start: Start, slots: int) -> None:
+    def __init__(self, algorithm: Algorithm, problem: Problem, seeds: list[int], start: Starts, slots: int) -> None:
         super().__init__(algorithm, problem, slots)
         self.program: Program = problem.program()
-        self.runs = [_OneSeed(self.algorithm, problem, seed, start) for seed in seeds]
+        both = zip(seeds, each_start(start, seeds), strict=True)
+        self.runs = [_OneSeed(self.algorithm, problem, seed, begun) for seed, begun in both]
 
     def first(self) -> Snapshots:
         """See `Engine.first`."""

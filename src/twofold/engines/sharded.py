@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from twofold.algorithms.base import Algorithm
 from twofold.engines import memory
-from twofold.engines.base import Snapshots, Start
+from twofold.engines.base import Snapshots, Starts
 from twofold.engines.layout import AXIS, Layout
 from twofold.engines.schedule import footprint
 from twofold.engines.simulate import Simulate
@@ -26,7 +26,7 @@ __all__ = ["Sharded"]
 class Sharded(Simulate):
     """All clients of all seeds of one run, over all devices of all processes."""
 
-    def __init__(self, algorithm: Algorithm, problem: Problem, seeds: list[int], start: Start, slots: int) -> None:
+    def __init__(self, algorithm: Algorithm, problem: Problem, seeds: list[int], start: Starts, slots: int) -> None:
         mesh = Mesh(np.array(jax.devices()), (AXIS,))
         need = memory.need(problem, footprint(algorithm, problem))
         most = [-(-len(positions) // mesh.size) for positions in problem.positions]  # clients of a bucket on one device

@@ -19,7 +19,7 @@ from jax.typing import ArrayLike
 from twofold import kernels, randomness, tree
 from twofold import metrics as measure
 from twofold.algorithms.base import Algorithm
-from twofold.engines.base import Engine, Factors, Point, Snapshots, Start, State, length
+from twofold.engines.base import Engine, Factors, Point, Snapshots, Starts, State, each_start, length
 from twofold.engines.layout import AXIS, Layout, P
 from twofold.engines.loop import CAPACITY, Streams, advance, client_streams, first_state, report
 from twofold.oracle import Program
@@ -33,15 +33,20 @@ class Simulate(Engine):
     """All clients of all seeds of one run: on one device, or, with another layout, on several (see `Sharded`)."""
 
     def __init__(
-        self, algorithm: Algorithm, problem: Problem, seeds: list[int], start: Start, slots: int, *,
+        self, algorithm: Algorithm, problem: Problem, seeds: list[int], start: Starts, slots: int, *,
         layout: Layout = Layout(),  # noqa: B008  (a tuple)
     ) -> None:  # fmt: skip
         super().__init__(algorithm, problem, slots)
         self._layout, self._many = layout, len(seeds) > 1
         self._sizes = tuple(len(positions) for positions in problem.positions)
         keys = np.stack([np.asarray(randomness.root(seed)) for seed in seeds])
-        keys, (w, beta) = keys if self._many else keys[0], tree.cast(start)
+        starts = each_start(start, seeds)
+        apart = any(other is not starts[0] for other in starts)
+        keys, (w, beta) = keys if self._many else keys[0], tree.cast(starts[0])
         parts = problem.split(beta)
+        if apart:
+            each = [(w, problem.split(beta)) for w, beta in tree.cast(starts)]
+            w, parts = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
         if layout.mesh is None:
             self.program = problem.program()
         else:
@@ -49,9 +54,12 @@ class Simulate(Engine):
             objective, variables, proof = layout.put((plain.objective, plain.variables, plain.proof), P())
             self.program = Program(objective, variables, plain.stacks, proof)
             self.algorithm, keys, w = layout.put((self.algorithm, keys, w), P())
-            parts = layout.put(layout.filled(jax.tree.map(np.asarray, parts)), P(AXIS))
+            parts = layout.put(
+                layout.filled(jax.tree.map(np.asarray, parts), int(apart)), P(*(None,) * apart, AXIS)
+            )
         self._streams, self._state, self._buffer = _begin(
-            self.algorithm, self.program, keys, w, parts, layout=layout, seeds=len(seeds), slots=slots
+            self.algorithm, self.program, keys, w, parts, layout=layout, seeds=len(seeds), slots=slots,
+            apart=apart,
         )
 
     def first(self) -> Snapshots:
@@ -125,12 +133,14 @@ class SimulateGroups(Engine):
     """
 
     def __init__(
-        self, algorithm: Algorithm, problem: Problem, seeds: list[int], start: Start, slots: int, *, groups: int
+        self, algorithm: Algorithm, problem: Problem, seeds: list[int], start: Starts, slots: int, *, groups: int
     ) -> None:
         super().__init__(algorithm, problem, slots)
+        starts = each_start(start, seeds)
         self._size = len(seeds) // groups
         cuts = range(0, len(seeds), self._size)
-        self._groups = [Simulate(algorithm, problem, seeds[i : i + self._size], start, slots) for i in cuts]
+        mine = [slice(i, i + self._size) for i in cuts]
+        self._groups = [Simulate(algorithm, problem, seeds[group], starts[group], slots) for group in mine]
         self._threads = kernels.Threads(groups)
 
     def first(self) -> list[Snapshots]:
@@ -197,25 +207,29 @@ def _sizes(program: Program) -> tuple[int, ...]:
     return tuple(len(stack.count) for stack in program.stacks)
 
 
-@partial(jax.jit, static_argnames=("layout", "seeds", "slots"))
+@partial(jax.jit, static_argnames=("layout", "seeds", "slots", "apart"))
 def _begin(
     algorithm: Algorithm, program: Program, keys: jax.Array, w: Pytree, parts: tuple[Pytree, ...], *, layout: Layout,
-    seeds: int, slots: int,
+    seeds: int, slots: int, apart: bool,
 ) -> tuple[Streams, State, Snapshots | None]:  # fmt: skip
     """The streams, everyone's first state, and the buffer with the starting point in its first slot."""
     many = seeds > 1
 
     def begin(algorithm: Algorithm, program: Program, keys: jax.Array, w: Pytree, parts: tuple) -> tuple:
         draw = partial(client_streams, stacks=program.stacks)
-        state = first_state(algorithm, program, *program.inward(w, parts))
-        shown = report(algorithm, state, _sizes(program))
-        if many:
+
+        def from_start(w: Pytree, parts: tuple) -> tuple:
+            state = first_state(algorithm, program, *program.inward(w, parts))
+            return state, report(algorithm, state, _sizes(program))
+
+        state, shown = jax.vmap(from_start)(w, parts) if apart else from_start(w, parts)
+        if many and not apart:
             state, shown = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], seeds, 0), (state, shown))
         buffer = jax.tree.map(lambda leaf: jnp.zeros((slots + 1, *leaf.shape), leaf.dtype).at[0].set(leaf), shown)
         return jax.vmap(draw)(keys) if many else draw(keys), state, buffer if slots else None
 
     streams, state, buffer = _dealt_out(many)
-    given = (P(), _PROGRAM, P(), P(), P(AXIS))
+    given = (P(), _PROGRAM, P(), P(), P(*(None,) * apart, AXIS))
     return layout.mapped(begin, given, (streams, state, buffer if slots else None))(algorithm, program, keys, w, parts)
 
 

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from twofold.errors import InputError
 from twofold.tree import Pytree
 
-__all__ = ["Batch", "Held", "Rows", "by_row", "mean_by_row", "ridge_of"]
+__all__ = ["Batch", "Held", "Rows", "by_row", "is_close", "mean_by_row", "ridge_of", "sees_other_rows"]
 
 
 class Rows(NamedTuple):
@@ -28,6 +29,7 @@ class Rows(NamedTuple):
     x: Pytree
     y: Pytree
     weight: jax.Array
+    key: jax.Array | None = None  # two words, for dropout and the like, in a batch that a net is trained on
 
     def mean(self, values: jax.Array) -> jax.Array:
         """The weighted mean of one value per row."""
@@ -100,3 +102,30 @@ def ridge_of(l2: float) -> float:
     if not isinstance(l2, Real) or not 0 <= l2 < np.inf:
         raise InputError(f"The ridge must be a number ≥ 0, got {l2=}.")
     return float(l2)
+
+
+def sees_other_rows(function: Callable[[Pytree], jax.Array], rows: Pytree) -> bool:
+    """Whether what a function gives for rows depends on which others there are: it gives one value, or line, per row.
+
+    >>> import jax.numpy as jnp
+    >>> sees_other_rows(lambda x: x - x.mean(), jnp.array([1.0, 2.0])), sees_other_rows(lambda x: 2 * x, jnp.array([1.0, 2.0]))
+    (True, False)
+    """
+    together = np.asarray(function(rows))
+    count = len(jax.tree.leaves(rows)[0])
+    alone = [np.asarray(function(jax.tree.map(lambda leaf, j=j: leaf[j : j + 1], rows))) for j in range(count)]
+    apart = np.concatenate(alone)
+    if together.shape != apart.shape:
+        return True
+    return not is_close(together, apart)
+
+
+def is_close(found: ArrayLike, expected: ArrayLike) -> bool:
+    """Whether two results of the same computation, done in another order, agree to half of the digits.
+
+    >>> is_close(1.0, 1.0 + 1e-12), is_close(1.0, 1.1)
+    (True, False)
+    """
+    a, b = np.asarray(found), np.asarray(expected)
+    digits = float(np.sqrt(np.finfo(np.result_type(a, np.float32)).eps))
+    return not bool(np.any(np.abs(a - b) > digits * (1 + np.max(np.abs(b), initial=0.0))))

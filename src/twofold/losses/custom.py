@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
 from twofold import tree
 from twofold.clients import Clients
 from twofold.errors import InputError, KindError
-from twofold.losses.base import Held, Rows, by_row, mean_by_row, ridge_of
+from twofold.losses.base import Held, Rows, by_row, is_close, mean_by_row, ridge_of
 from twofold.theory.constants import LossConstants
 from twofold.tree import Pytree, record, static
 
@@ -46,7 +47,19 @@ class Custom:
         return jax.tree_util.tree_map_with_path(_as_array, found)
 
     def check(self, clients: Clients) -> None:
-        """Nothing is known about the features, so nothing is refused."""
+        """Refuse a function that looks at other rows of its batch: it is evaluated row by row, so it would do something else."""
+        count = min(4, int(clients.counts[0]))
+        x, y = tree.cast(jax.tree.map(lambda leaf: leaf[:count], (clients.x, clients.y)))
+        params = _shaken(tree.cast(self.init(clients)))
+        together = jnp.mean(self.fn(params, x, y))
+        alone = jnp.mean(by_row(lambda batch: self.fn(params, batch.x, batch.y), x, y))
+        if not is_close(together, alone):
+            name = getattr(self.fn, "__name__", "the function")
+            raise InputError(
+                f"losses.custom needs a mean over rows, each by itself, but on {count} rows of client {clients.names[0]!r} {name} gives "
+                f"{float(together):.6g}, and the mean of its values for single rows is {float(alone):.6g}. A sum is not a mean; a "
+                "function that looks at other rows of the batch, as BatchNorm does, is a job for tw.losses.net."
+            )
 
     def by_class(self) -> None:
         """There is no other form of a user's own loss."""
@@ -89,19 +102,36 @@ class Custom:
 
     def constants(self, clients: Clients) -> LossConstants:
         """What the user gave; else L' and 𝓛' at the initial point by power iteration on Hessian-vector products."""
-        from twofold.curvature import largest_of_loss  # heavy, and only needed here
+        return estimated(self, clients, self.mu, self.L, self.calL)
 
-        start = tree.cast(self.init(clients))
-        l2 = float(self.l2)
-        L = self.L + l2 if self.L is not None else largest_of_loss(self, start, clients, single_rows=False)
-        calL = self.calL + l2 if self.calL is not None else largest_of_loss(self, start, clients, single_rows=True)
-        how = {
-            "mu": "given",
-            "L": "given" if self.L is not None else "local",
-            "calL": "given" if self.calL is not None else "local",
-        }
-        everyone = np.ones(len(clients))
-        return LossConstants(mu=everyone * ((self.mu or 0.0) + l2), L=everyone * L, calL=everyone * calL, how=how)
+
+def estimated(
+    loss: Any, clients: Clients, mu: float | None = None, L: float | None = None, calL: float | None = None
+) -> LossConstants:
+    """μ', L' and 𝓛' as given; else L' and 𝓛' at the initial point by power iteration on Hessian-vector products, and no μ'."""
+    from twofold.curvature import largest_of_loss  # heavy, and only needed here
+
+    start, l2 = tree.cast(loss.init(clients)), float(loss.l2)
+    smooth = L + l2 if L is not None else largest_of_loss(loss, start, clients, single_rows=False)
+    of_rows = calL + l2 if calL is not None else largest_of_loss(loss, start, clients, single_rows=True)
+    how = {
+        "mu": "given",
+        "L": "given" if L is not None else "local",
+        "calL": "given" if calL is not None else "local",
+    }
+    everyone = np.ones(len(clients))
+    return LossConstants(mu=everyone * ((mu or 0.0) + l2), L=everyone * smooth, calL=everyone * of_rows, how=how)
+
+
+def _shaken(params: Pytree) -> Pytree:
+    """Parameters a little way off: at zero, a function may look as if it did not look at its rows at all."""
+    keys = jax.random.split(jax.random.key(0), max(len(jax.tree.leaves(params)), 1))
+    leaves, structure = jax.tree.flatten(params)
+    moved = [
+        leaf + 0.1 * jax.random.normal(key, leaf.shape, leaf.dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+        for leaf, key in zip(leaves, keys, strict=False)
+    ]
+    return jax.tree.unflatten(structure, moved)
 
 
 def _is_function(start: object) -> bool:

@@ -90,8 +90,17 @@ def _largest(score: jax.Array) -> jax.Array:
     return jnp.argmax(score, axis=1).astype(jnp.int32)
 
 
-def _same(score: jax.Array) -> jax.Array:
+def same(score: jax.Array) -> jax.Array:
+    """The score itself."""
     return score
+
+
+def probabilities(scores: NDArray[Any]) -> NDArray[Any]:
+    """The probability of every class, from one score per class, or from one score per row for two classes."""
+    if scores.ndim == 1:
+        scores = np.stack([np.zeros_like(scores), scores], axis=1)
+    rises = np.exp(scores - np.max(scores, axis=1, keepdims=True))
+    return rises / np.sum(rises, axis=1, keepdims=True)
 
 
 @record
@@ -198,10 +207,7 @@ class Linear:
             raise InputError(
                 "The squared loss predicts a number, not probabilities: use predict, or a logistic or softmax loss."
             )
-        if self.link.outputs is None:
-            scores = np.stack([np.zeros_like(scores), scores], axis=1)
-        rises = np.exp(scores - np.max(scores, axis=1, keepdims=True))
-        return rises / np.sum(rises, axis=1, keepdims=True)
+        return probabilities(scores)
 
     def predictions(self, params: Pytree, x: NDArray[Any]) -> NDArray[Any]:
         """The class (or the real value) that the parameters give each row."""
@@ -330,4 +336,4 @@ def squared(l2: float = 0.0, intercept: bool = False) -> Linear:
     >>> loss.predict(np.array([1.0, 2.0]), clients.x).tolist()
     [1.0, 2.0]
     """
-    return Linear(Link("squared", _squared, 1.0, None, None, _same), ridge_of(l2), intercept)
+    return Linear(Link("squared", _squared, 1.0, None, None, same), ridge_of(l2), intercept)

@@ -6,6 +6,7 @@ from typing import Any
 from twofold.errors import NoSuchName, choose_from
 from twofold.objectives.adaptive import adaptive
 from twofold.objectives.base import Objective, Stages
+from twofold.objectives.blended import blended
 from twofold.objectives.custom import custom
 from twofold.objectives.flix import flix
 from twofold.objectives.local import local
@@ -22,6 +23,7 @@ REGISTRY: dict[str, Callable[..., Objective]] = {
     "multitask": multitask,
     "mixture": mixture,
     "adaptive": adaptive,
+    "blended": blended,
     "flix": flix,
     "weight_sharing": weight_sharing,
     "residual": residual,
@@ -31,13 +33,13 @@ REGISTRY: dict[str, Callable[..., Objective]] = {
 """Objectives by the name that a configuration file uses; each takes a loss (`custom` a function) and its parameters."""
 
 __all__ = [
-    "REGISTRY", "Objective", "Stages", "adaptive", "custom", "flix", "local", "maml", "mixture", "multitask",
+    "REGISTRY", "Objective", "Stages", "adaptive", "blended", "custom", "flix", "local", "maml", "mixture", "multitask",
     "residual", "traditional", "weight_sharing",
 ]  # fmt: skip
 
 ELSEWHERE = {
     "ditto": "Ditto is objectives.multitask(loss, lam=..., Lambda=float('inf'))",
-    "apfl": "APFL is objectives.adaptive(loss, alpha=...)",
+    "apfl": "APFL is objectives.adaptive(loss, alpha=...), or with a learned α objectives.blended(loss)",
     "fedavg": "FedAvg's objective, one model for all, is objectives.traditional(loss)",
     "fedprox": "FedProx's objective, one model for all, is objectives.traditional(loss)",
     "global": "one model for all is objectives.traditional(loss)",

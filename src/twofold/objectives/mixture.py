@@ -48,7 +48,7 @@ class Mixture(Objective):
     def value(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> jax.Array:
         """f'_m(β_m) + (λ/2)‖w − β_m‖²."""
         lam = self.lam if isinstance(own, tuple) else own
-        return self.loss.value(beta, rows) + 0.5 * lam * tree.squared_norm(tree.subtract(w, beta))
+        return self.loss.value(beta, rows) + 0.5 * lam * tree.squared_norm(tree.learned(tree.subtract(w, beta)))
 
     def bind(self, clients: Clients) -> Mixture:
         """Refuse strengths for another number of clients."""

@@ -48,7 +48,7 @@ class Multitask(Objective):
     def value(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> jax.Array:
         """Λ f'_m(w) + f'_m(β_m) + (λ/2)‖w − β_m‖²."""
         lam = self.lam if isinstance(own, tuple) else own
-        penalty = 0.5 * lam * tree.squared_norm(tree.subtract(w, beta))
+        penalty = 0.5 * lam * tree.squared_norm(tree.learned(tree.subtract(w, beta)))
         return self.Lambda * self.loss.value(w, rows) + self.loss.value(beta, rows) + penalty
 
     def bind(self, clients: Clients) -> Multitask:

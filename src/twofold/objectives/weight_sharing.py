@@ -18,7 +18,7 @@ from twofold.errors import ContractError, InputError
 from twofold.losses import Linear, Rows
 from twofold.objectives.base import Loss, Objective
 from twofold.theory import constants
-from twofold.tree import Pytree, record, static
+from twofold.tree import Pytree, is_running, record, static
 
 __all__ = ["Split", "WeightSharing", "weight_sharing"]
 
@@ -54,8 +54,9 @@ class WeightSharing(Objective):
     def bind(self, clients: Clients) -> WeightSharing:
         """Work out which entries of every leaf of the loss's parameters are shared."""
         params = self.loss.init(clients)
-        structure = cast(Any, jax.tree.structure(params))
-        leaves = cast(list[tuple[tuple[Any, ...], Any]], jax.tree_util.tree_leaves_with_path(params))
+        # What a net updates by itself goes together, under one name.
+        structure = cast(Any, jax.tree.structure(params, is_leaf=is_running))
+        leaves = cast(list[tuple[tuple[Any, ...], Any]], jax.tree_util.tree_leaves_with_path(params, is_leaf=is_running))
         named = [(_name(path), leaf) for path, leaf in leaves]
         for name in _names(self.split):
             if not any(_inside(leaf, name) for leaf, _ in named):
@@ -80,7 +81,7 @@ class WeightSharing(Objective):
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
         """The initial parameters of the loss, cut into the two blocks."""
         _, kinds = self._bound()
-        leaves: list[Any] = jax.tree.leaves(self.loss.init(clients))
+        leaves: list[Any] = jax.tree.leaves(self.loss.init(clients), is_leaf=is_running)
         blocks: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
         for leaf, (name, kind) in zip(leaves, kinds, strict=True):
             if isinstance(kind, str):
@@ -166,7 +167,8 @@ def _name(path: tuple[Any, ...]) -> str:
 
 
 def _inside(leaf: str, branch: str) -> bool:
-    return leaf == branch or leaf.startswith(branch + "/")
+    """Whether a leaf is a branch or lies in it; "params/" before the name of a layer may be left out."""
+    return any(found == branch or found.startswith(branch + "/") for found in (leaf, leaf.removeprefix("params/")))
 
 
 def _kind(split: _Split, name: str, leaf: Any, leaves: int) -> _Kind:
@@ -192,7 +194,7 @@ def _kind(split: _Split, name: str, leaf: Any, leaves: int) -> _Kind:
 def weight_sharing(loss: Loss, split: Split) -> WeightSharing:
     """Share some weights of one model and keep the others private: f'([w, β]) (WS2, FedPer, LG-FedAvg).
 
-    `split` says what is shared. It is one of:
+    A net's state (BatchNorm's means) is private unless "state" is named, too. `split` says what is shared. It is one of:
     an integer k (the first k rows of a model that is one array), or a slice of such rows;
     the name of a leaf or branch, or several of them (`"head"`, `["layer1", "layer2"]`; paths are joined by "/");
     a function of a leaf's path and value that gives True, False, or a mask along the first axis.

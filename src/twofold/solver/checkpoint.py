@@ -190,7 +190,7 @@ def _identity(run: Run) -> dict[str, str]:
         "precision": str(jnp.result_type(float)),
         "problem": fingerprint(problem.objective, problem.scale, str(problem.feature_dtype)),
         "data": data,
-        "start": fingerprint(jax.tree.leaves(run.start)),
+        "start": fingerprint(jax.tree.leaves(run.starts[0])),
         "algorithm": f"{run.algorithm.name} {fingerprint(run.algorithm)}",
         "seeds": str(run.seeds),
         "recording": fingerprint(stop, list(metrics), *derived),

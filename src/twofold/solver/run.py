@@ -82,10 +82,11 @@ class Run:
         self.recording = recording(problem, options)
         self.problem = problem.proving if "bound" in self.recording.metrics else problem
         self.by_rounds = problem.has_shared
-        self.start = problem.host_start
         if options.start is not None:
             problem.check(*options.start)
-            self.start = jax.tree.map(jnp.asarray, options.start)
+            self.starts = [jax.tree.map(jnp.asarray, options.start)] * len(seeds)
+        else:
+            self.starts = problem.starts(seeds)
         cast: Algorithm = tree.cast(self.algorithm)
         self.shapes = footprint(cast, problem)
         metric = 0 if problem.metric is None else problem.metric.opening_floats
@@ -128,7 +129,7 @@ class Run:
     def go(self) -> list[Result]:
         """Run to the end and return every seed's result."""
         self.clock, options = Clock(), self.options
-        each = sum(leaf.nbytes for leaf in jax.tree.leaves(self.start))
+        each = sum(leaf.nbytes for leaf in jax.tree.leaves(self.starts[0]))
         room, light = (bytes // max(each * len(self.seeds), 1) for bytes in (SNAPSHOT_BYTES, LIGHT))
         slots = int(np.clip(room, 0, np.clip(light, 64, MOST_SLOTS)))
         make_engine = engines.choose(
@@ -137,7 +138,7 @@ class Run:
         keeps = getattr(make_engine, "func", make_engine).keeps and slots >= 2  # type: ignore[attr-defined]
         if len(self.seeds) > 1 and not keeps:
             return self._one_by_one()
-        engine = make_engine(self.algorithm, self.problem, self.seeds, self.start, slots if keeps else 0)
+        engine = make_engine(self.algorithm, self.problem, self.seeds, self.starts, slots if keeps else 0)
         tracks = [Track(self, row) for row in range(len(self.seeds))]
         self._record_start(tracks, engine)
         self._loop(tracks, engine)
@@ -245,12 +246,16 @@ class Run:
 
     def _record_start(self, tracks: list[Track], engine: Engine) -> None:
         snapshots = engine.first()
-        values, sizes = engine.measure(self.recording.metrics, snapshots, np.zeros(1, np.int32))
-        self._foretell(float(values["bound"][0]) if "bound" in values else math.inf)
-        here = engine.fetch(snapshots, 0, 0)
         nothing, seconds = self.schedule.ahead(0, 0), np.array([self.clock.now()])
         for track in tracks:
-            track.extend(np.zeros(1, int), nothing.at(track.row), dict(values), sizes, seconds, lambda _: here)
+            if track.row == 0 or self.starts[track.row] is not self.starts[0]:  # most often all begin at the same point
+                values, sizes = engine.measure(self.recording.metrics, snapshots, np.array([track.row], np.int32))
+                here = engine.fetch(snapshots, 0, track.row)
+            if track.row == 0:
+                self._foretell(float(values["bound"][0]) if "bound" in values else math.inf)
+            track.extend(
+                np.zeros(1, int), nothing.at(track.row), dict(values), sizes, seconds, lambda _, here=here: here
+            )
         self._tell(tracks)
 
     def _foretell(self, first: float) -> None:

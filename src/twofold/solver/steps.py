@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from twofold import tree
-from twofold.algorithms import REGISTRY, Algorithm
+from twofold.algorithms import REGISTRY, TRAINING, Algorithm
 from twofold.algorithms.base import Facts
 from twofold.curvature.clients import of_each
 from twofold.errors import InputError, KindError
@@ -30,9 +30,10 @@ def make(algorithm: str | Algorithm) -> Algorithm:
         return algorithm
     if isinstance(algorithm, type):
         raise KindError(f"Give an algorithm, not its class: {algorithm.__name__}().")
-    if algorithm not in REGISTRY:
+    known = {**REGISTRY, **TRAINING}
+    if algorithm not in known:
         raise unknown_algorithm(algorithm)
-    return REGISTRY[algorithm]()
+    return known[algorithm]()
 
 
 def complete(

@@ -1,0 +1,249 @@
+"""Nets of flax.linen, flax.nnx and equinox as pairs of pure functions: how they begin, and what they give for a batch.
+
+None of the three is imported unless a module of it is given.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from twofold.errors import KindError
+from twofold.extras import require
+from twofold.tree import Pytree
+
+__all__ = ["Functions", "Net", "Outcome", "adapt"]
+
+Outcome: TypeAlias = tuple[jax.Array, Pytree]
+"""What a net gives for a batch: its outputs, one row each, and its new state."""
+TRAINING = ("train", "training", "is_training")
+"""Names under which a module may ask whether it is being trained."""
+RESTING = ("deterministic", "inference", "use_running_average", "eval", "eval_mode")
+"""Names under which it may ask whether it is not."""
+
+
+class Net(Protocol):
+    """A net as pure functions; equal nets compile once.
+
+    >>> from twofold.losses.modules import Functions
+    >>> isinstance(hash(Functions(lambda key, x: ({}, {}), lambda params, state, x, key, train: (x, state))), int)
+    True
+    """
+
+    def begin(self, key: jax.Array, x: Pytree) -> tuple[Pytree, Pytree]:
+        """The first parameters and the first state, for rows like x."""
+        ...
+
+    def __call__(self, params: Pytree, state: Pytree, x: Pytree, key: jax.Array | None, train: bool) -> Outcome:
+        """The outputs for a batch of rows, and the new state."""
+        ...
+
+
+@dataclass(frozen=True)
+class Functions:
+    """Two functions of the user's own.
+
+    >>> import jax, jax.numpy as jnp
+    >>> net = Functions(lambda key, x: (jnp.ones(2), ()), lambda params, state, x, key, train: (x @ params, state))
+    >>> net(jnp.ones(2), (), jnp.eye(2), None, False)[0].tolist()
+    [1.0, 1.0]
+    """
+
+    first: Callable[[jax.Array, Pytree], tuple[Pytree, Pytree]]
+    apply: Callable[..., Outcome]
+
+    def begin(self, key: jax.Array, x: Pytree) -> tuple[Pytree, Pytree]:
+        """What the first function gives."""
+        return self.first(key, x)
+
+    def __call__(self, params: Pytree, state: Pytree, x: Pytree, key: jax.Array | None, train: bool) -> Outcome:
+        """What the second function gives."""
+        return self.apply(params, state, x, key, train)
+
+
+def _mode(names: tuple[str, ...], train: bool) -> dict[str, bool]:
+    """The argument by which a call is told whether it trains, where it has one."""
+    told = {name: train for name in TRAINING if name in names} | {name: not train for name in RESTING if name in names}
+    return dict([next(iter(told.items()))]) if told else {}
+
+
+@dataclass(frozen=True)
+class Linen:
+    """A module of flax.linen. Its parameters are the collection "params", its state is all others."""
+
+    module: Any
+    names: tuple[str, ...]
+
+    def begin(self, key: jax.Array, x: Pytree) -> tuple[Pytree, Pytree]:
+        """What `module.init` gives."""
+        keys = dict(zip(("params", "dropout"), jax.random.split(key), strict=True))
+        found = dict(self.module.init(keys, x, **_mode(self.names, False)))
+        return found.pop("params", {}), found
+
+    def __call__(self, params: Pytree, state: Pytree, x: Pytree, key: jax.Array | None, train: bool) -> Outcome:
+        """What `module.apply` gives; state changes in training only."""
+        keys = {} if key is None else {"rngs": {"dropout": key}}
+        given = ({"params": params, **state}, x)
+        if not train or not state:
+            return self.module.apply(*given, **_mode(self.names, train), **keys), state
+        out, new = self.module.apply(*given, mutable=list(state), **_mode(self.names, True), **keys)
+        return out, dict(new)
+
+
+class Nnx:
+    """A module of flax.nnx, made from a seed by a function of `rngs`; a finished module begins as it is.
+
+    Its parameters are its `nnx.Param`s. Its state is all other variables but random keys, which come with the batch.
+    """
+
+    def __init__(self, make: Callable[[jax.Array], Any]) -> None:
+        self._make = make
+        module = make(jax.random.key(0))
+        module.eval()
+        self._at_rest = self._split(module)
+        module.train()
+        self._training = self._split(module)
+
+    def _split(self, module: Any) -> Any:
+        """The graph, the parameters, the random keys and the state."""
+        return _nnx().split(module, _nnx().Param, _nnx().RngState, ...)
+
+    def begin(self, key: jax.Array, x: Pytree) -> tuple[Pytree, Pytree]:
+        """The variables of a module made from this key."""
+        _, params, _, state = self._split(self._make(key))
+        return _nnx().to_pure_dict(params), _nnx().to_pure_dict(state)
+
+    def __call__(self, params: Pytree, state: Pytree, x: Pytree, key: jax.Array | None, train: bool) -> Outcome:
+        """What the module gives, in training or at rest; state changes in training only."""
+        graph, *like = self._training if train else self._at_rest
+        filled = [jax.tree.map(lambda leaf: leaf, part) for part in like]  # new variables, which belong to this trace
+        for part, values in zip(filled[::2], (params, state), strict=True):
+            _nnx().replace_by_pure_dict(part, values)
+        filled[2] = jax.tree.map(_typed, filled[2], like[2])
+        filled[1] = _keyed(filled[1], jax.random.key(0) if key is None else key)
+        module = _nnx().merge(graph, *filled)
+        out = module(x)
+        return out, _nnx().to_pure_dict(self._split(module)[3]) if train else state
+
+
+def _nnx() -> Any:
+    return require("flax.nnx", "A net of flax.nnx", "nets")
+
+
+def _keyed(streams: Pytree, key: jax.Array) -> Pytree:
+    """Random streams with keys of their own, made of one key."""
+    leaves, structure = jax.tree.flatten(streams)
+    of_keys = [jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves]
+    new = [jax.random.fold_in(key, i) if is_key else leaf for i, (leaf, is_key) in enumerate(zip(leaves, of_keys, strict=True))]
+    return jax.tree.unflatten(structure, new)
+
+
+class Equinox:
+    """A module of equinox, which sees one row: made from a seed by a function of `key`; a finished one begins as it is.
+
+    Its parameters are its arrays of real numbers, by their paths. Its state is what `eqx.nn.make_with_state` made beside it.
+    """
+
+    def __init__(self, make: Callable[[jax.Array], Any]) -> None:
+        self._make = make
+        module, state = self._pair(make(jax.random.key(0)))
+        self._fixed, self._has_state = module, state is not None
+        self._empty = state
+        called = inspect.signature(type(module).__call__).parameters
+        self._takes_key = "key" in called
+
+    def _pair(self, made: Any) -> tuple[Any, Any]:
+        return made if isinstance(made, tuple) else (made, None)
+
+    def _params(self, module: Any) -> dict[str, Any]:
+        found: Any = jax.tree_util.tree_leaves_with_path(module)
+        return {_path(path): leaf for path, leaf in found if _eqx().is_inexact_array(leaf)}
+
+    def begin(self, key: jax.Array, x: Pytree) -> tuple[Pytree, Pytree]:
+        """The arrays of a module made from this key."""
+        module, state = self._pair(self._make(key))
+        return self._params(module), tuple(jax.tree.leaves(state))
+
+    def __call__(self, params: Pytree, state: Pytree, x: Pytree, key: jax.Array | None, train: bool) -> Outcome:
+        """What the module gives for every row, in training or at rest; state changes in training only."""
+        fixed = _eqx().nn.inference_mode(self._fixed, value=not train)
+        module = jax.tree_util.tree_map_with_path(lambda path, leaf: params.get(_path(path), leaf), fixed)
+        rows = len(jax.tree.leaves(x)[0])
+        keys = jax.random.split(key, rows) if key is not None and self._takes_key else None
+
+        def of_row(x: Pytree, key: jax.Array | None, state: Any) -> tuple[jax.Array, Any]:
+            told = {} if key is None else {"key": key}
+            return module(x, state, **told) if self._has_state else (module(x, **told), None)
+
+        given = None
+        if self._has_state:
+            leaves, structure = jax.tree.flatten(self._empty)
+            given = jax.tree.unflatten(structure, [_typed(value, leaf) for value, leaf in zip(state, leaves, strict=True)])
+        out, new = jax.vmap(of_row, in_axes=(0, 0, None), out_axes=(0, None), axis_name="batch")(x, keys, given)
+        return out, tuple(jax.tree.leaves(new)) if train and self._has_state else state
+
+
+def _typed(value: Any, like: Any) -> jax.Array:
+    """A number of a state in the type that the net expects: counters travel as real numbers."""
+    whole = not jnp.issubdtype(like.dtype, jnp.inexact)
+    return jnp.round(value).astype(like.dtype) if whole else value
+
+
+def _eqx() -> Any:
+    return require("equinox", "A net of equinox", "nets")
+
+
+def _path(path: tuple[Any, ...]) -> str:
+    return "/".join(str(getattr(key, "name", getattr(key, "idx", getattr(key, "key", key)))) for key in path)
+
+
+def adapt(model: Any) -> Net:
+    """The functions of a module, of a function of `rngs` (flax.nnx) or `key` (equinox) that makes one, or a pair of functions.
+
+    >>> import jax.numpy as jnp
+    >>> adapt((lambda key, x: (jnp.ones(2), ()), lambda params, state, x, key, train: (x @ params, state))).__class__.__name__
+    'Functions'
+    """
+    if isinstance(model, (Functions, Linen, Nnx, Equinox)):
+        return model
+    home = _home(model)
+    if isinstance(model, tuple) and len(model) == 2:
+        return Equinox(lambda _: model) if _home(model[0]) == "equinox" else _functions(*model)
+    if home == "linen":
+        return Linen(model, tuple(inspect.signature(type(model).__call__).parameters))
+    if home == "nnx":
+        return Nnx(lambda _: model)
+    if home == "equinox":
+        return Equinox(lambda _: model)
+    names = inspect.signature(model).parameters if callable(model) else {}
+    if "rngs" in names:
+        return Nnx(lambda key: model(rngs=_nnx().Rngs(key)))
+    if "key" in names:
+        return Equinox(lambda key: model(key=key))
+    raise KindError(
+        f"A net is a module of flax.linen, flax.nnx or equinox, a function of rngs= (nnx) or key= (equinox) that makes one, or a pair "
+        f"of functions (init, apply), got {getattr(model, '__name__', type(model).__name__)}."
+    )
+
+
+def _functions(first: Any, apply: Any) -> Functions:
+    if not (callable(first) and callable(apply)):
+        raise KindError(
+            "A net of your own is a pair of functions: init(key, x), which gives parameters and state, and "
+            "apply(params, state, x, key, train), which gives outputs and state."
+        )
+    return Functions(first, apply)
+
+
+def _home(model: object) -> str | None:
+    """Which library the class of a module comes from."""
+    bases = {base.__module__.partition(".")[0]: f"{base.__module__}.{base.__name__}" for base in type(model).__mro__[:-1]}
+    if "equinox" in bases:
+        return "equinox"
+    name = bases.get("flax", "")
+    return "linen" if name.startswith("flax.linen") else "nnx" if name.startswith("flax.nnx") else None
