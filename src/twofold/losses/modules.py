@@ -211,7 +211,7 @@ def adapt(model: Any) -> Net:
     """
     if isinstance(model, (Functions, Linen, Nnx, Equinox)):
         return model
-    home = _home(model)
+    home = None if isinstance(model, type) else _home(model)  # a class is a function that makes a module
     if isinstance(model, tuple) and len(model) == 2:
         return Equinox(lambda _: model) if _home(model[0]) == "equinox" else _functions(*model)
     if home == "linen":
@@ -220,7 +220,8 @@ def adapt(model: Any) -> Net:
         return Nnx(lambda _: model)
     if home == "equinox":
         return Equinox(lambda _: model)
-    names = inspect.signature(model).parameters if callable(model) else {}
+    maker = model.__init__ if isinstance(model, type) else model
+    names = inspect.signature(maker).parameters if callable(maker) else {}
     if "rngs" in names:
         return Nnx(lambda key: model(rngs=_nnx().Rngs(key)))
     if "key" in names:
