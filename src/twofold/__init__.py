@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from twofold.plots import plot
     from twofold.problem import Problem
     from twofold.registry import register
-    from twofold.result import History, Ledger, Result, Results
+    from twofold.result import Best, History, Ledger, Result, Results
     from twofold.solver import Participation, TheoryWarning, solve
     from twofold.theory.cost import Cost
     from twofold.tune import TuneModule
@@ -35,6 +35,7 @@ _HOMES = {
     "Cost": "theory.cost",
     "Result": "result",
     "Results": "result",
+    "Best": "result",
     "History": "result",
     "Ledger": "result",
     "plot": "plots",
@@ -46,6 +47,7 @@ __all__ = [
     "ClientError",
     "Clients",
     "Cost",
+    "Best",
     "History",
     "Ledger",
     "Model",

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from twofold import tree
 from twofold.clients import ClientError, Clients
+from twofold.convolutions import fast
 from twofold.errors import InputError, KindError
 from twofold.losses import linear
 from twofold.losses.base import Held, Rows, ridge_of, sees_other_rows
@@ -97,7 +98,7 @@ class Net:
         state: Pytree = () if running is None else jax.lax.stop_gradient(running.values)
         given = (learned, state, x) if self.dtype is None else tree.cast((learned, state, x), self.dtype)
         typed = None if key is None else jax.random.wrap_key_data(key, impl="threefry2x32")
-        out, new = self.module(*given, typed, key is not None)
+        out, new = fast(self.module)(*given, typed, key is not None)
         return _fitting(self.link, out), None if running is None else Running(jax.tree.map(_real, new))
 
     def value(self, params: Pytree, rows: Rows) -> jax.Array:

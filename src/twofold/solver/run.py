@@ -159,7 +159,7 @@ class Run:
         if options.checkpoint is not None:
             keeper = Keeper(self, options.checkpoint, options.checkpoint_every)
             k = keeper.restore(tracks, engine)
-        patience = FIRST_RECORDS if any((budget.tol, budget.target, budget.seconds, budget.relative)) else MOST_SLOTS
+        patience = FIRST_RECORDS if any((budget.tol, budget.target, budget.seconds, budget.relative, options.patience)) else MOST_SLOTS
         at_once = MOST_SLOTS
         if options.callbacks or not engine.buffers:
             patience = at_once = 1  # callbacks are called at each record as it happens
