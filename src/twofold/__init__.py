@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from twofold import algorithms, data, losses, objectives, theory
+    from twofold import algorithms, data, losses, methods, objectives, theory
     from twofold.clients import ClientError, Clients
     from twofold.errors import TwofoldError
     from twofold.evaluate import EvaluateModule
@@ -41,13 +41,13 @@ _HOMES = {
     "plot": "plots",
     "register": "registry",
 }
-_MODULES = ("algorithms", "data", "evaluate", "losses", "objectives", "theory", "tune")
+_MODULES = ("algorithms", "data", "evaluate", "losses", "methods", "objectives", "theory", "tune")
 
 __all__ = [
+    "Best",
     "ClientError",
     "Clients",
     "Cost",
-    "Best",
     "History",
     "Ledger",
     "Model",
@@ -62,6 +62,7 @@ __all__ = [
     "evaluate",
     "load",
     "losses",
+    "methods",
     "objectives",
     "plot",
     "register",

@@ -239,7 +239,8 @@ class Track:
             return None
         place = int(np.argmax(self.columns[watch.column]))
         w, beta = self._real(self.best)
-        return Best(int(self.columns["round"][place]), watch.column, float(self.columns[watch.column][place]), w, beta)
+        count = self.columns["round" if self.run.by_rounds else "iteration"][place]
+        return Best(int(count), watch.column, float(self.columns[watch.column][place]), w, beta)
 
     def _real(self, point: Point) -> tuple[Pytree, Pytree]:
         """The user's w and everyone's β, on the host."""
