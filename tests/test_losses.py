@@ -347,9 +347,15 @@ def test_given_constants_of_custom_gain_the_ridge():
 
 
 def test_custom_is_a_mean_over_each_clients_own_rows():
-    """A function of the batch that is not written as a sum over rows is still evaluated row by row."""
+    """One value per row will do as well; a function that is no mean over rows is refused."""
     clients = plain.clients("squared")
-    custom = losses.custom(lambda p, x, y: jnp.mean((x @ p - y) ** 2) ** 1.5, np.zeros(3))
+    with pytest.raises(
+        ValueError, match=r"needs a mean over rows.*client 0 <lambda> gives .*single rows is .*tw\.losses\.net"
+    ):
+        tw.Problem(
+            tw.objectives.local(losses.custom(lambda p, x, y: jnp.mean((x @ p - y) ** 2) ** 1.5, np.zeros(3))), clients
+        )
+    custom = losses.custom(lambda p, x, y: jnp.abs(x @ p - y) ** 3, np.zeros(3))
     problem = tw.Problem(tw.objectives.local(custom), clients)
     at = plain.point(problem)
     expected = [np.mean(np.abs(c.x @ at[1][m] - c.y) ** 3) for m, c in enumerate(clients)]

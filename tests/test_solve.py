@@ -351,8 +351,8 @@ def test_the_users_fields_win_and_theory_fills_the_rest(given):
         if chosen is not None:
             assert getattr(used, field.name) == chosen
         elif not field.metadata.get("static"):
-            # ρ of ASCD and μ of LSGD are only there for what is derived from them.
-            spare = (given.name, field.name) in {("ascd", "rho"), ("lsgd", "mu")}
+            # ρ of ASCD and μ of LSGD are only there for what is derived from them, learning rates in place of theory's steps.
+            spare = (given.name, field.name) in {("ascd", "rho"), ("lsgd", "mu")} or field.name in ("lr", "lr_beta")
             assert spare or getattr(used, field.name) is not None
     changed = [f.name for f in dataclasses.fields(given) if getattr(used, f.name) != getattr(default, f.name)]
     assert changed

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from twofold import algorithms, data, losses, methods, objectives, theory
+    from twofold import algorithms, data, losses, methods, objectives, theory, track
     from twofold.clients import ClientError, Clients
     from twofold.errors import TwofoldError
     from twofold.evaluate import EvaluateModule
@@ -41,7 +41,7 @@ _HOMES = {
     "plot": "plots",
     "register": "registry",
 }
-_MODULES = ("algorithms", "data", "evaluate", "losses", "methods", "objectives", "theory", "tune")
+_MODULES = ("algorithms", "data", "evaluate", "losses", "methods", "objectives", "theory", "track", "tune")
 
 __all__ = [
     "Best",
@@ -68,6 +68,7 @@ __all__ = [
     "register",
     "solve",
     "theory",
+    "track",
     "tune",
 ]
 

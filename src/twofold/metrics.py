@@ -288,7 +288,7 @@ def _evaluate(
         w, parts = jax.tree.map(lambda leaf: leaf[chosen], (flat.w, flat.parts))
         new = [jax.vmap(lambda w, parts, f=f: f(program, w, parts))(w, parts) for f in functions]
         return tuple(
-            jax.lax.dynamic_update_slice(o, n.astype(o.dtype), (i * block, *(0,) * (n.ndim - 1)))
+            jax.lax.dynamic_update_slice(o, n.astype(o.dtype), (i * block, *(jnp.int32(0),) * (n.ndim - 1)))
             for o, n in zip(out, new, strict=True)
         )
 

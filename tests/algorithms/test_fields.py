@@ -14,7 +14,9 @@ from twofold.algorithms import REGISTRY
 from twofold.algorithms.fields import Schedule, known
 
 EACH = NDArray[np.float64] | None
-OTHERS = {("lsgd", "eta"): float | Schedule | None, ("scafflix", "steps"): EACH, ("saga", "q"): float | EACH}
+RATE = float | Schedule | None
+OTHERS = {("lsgd", "eta"): RATE, ("scafflix", "steps"): EACH, ("saga", "q"): float | EACH}
+OTHERS |= {(name, field): RATE for name in ("lsgd", "fedprox") for field in ("lr", "lr_beta")}
 """Fields that are not single numbers: a schedule, or one number for each client."""
 
 

@@ -29,6 +29,7 @@ def one_of_each(loss):
         "multitask": objectives.multitask(loss, lam=0.3, Lambda=0.7),
         "mixture": objectives.mixture(loss, lam=0.3),
         "adaptive": objectives.adaptive(loss, ALPHA, Lambda=0.7),
+        "blended": objectives.blended(loss, alpha=0.3, Lambda=0.7),
         "flix": objectives.flix(loss, ALPHA, alone=np.stack([alone(m, loss.link.outputs) for m in range(3)])),
         "weight_sharing": objectives.weight_sharing(loss, 2),
         "residual": objectives.residual(loss, shared=[0, 1], private=[1, 2]),
@@ -47,7 +48,7 @@ def formula(name, kind, w, b, m, x, y):
 
     distance = (
         0
-        if name in ("traditional", "local", "maml", "residual", "weight_sharing", "custom", "flix")
+        if name in ("traditional", "local", "maml", "residual", "weight_sharing", "custom", "flix", "blended")
         else np.sum((w - b) ** 2)
     )
     if name == "residual":
@@ -61,6 +62,7 @@ def formula(name, kind, w, b, m, x, y):
         "multitask": lambda: 0.7 * f(w) + f(b) + 0.15 * distance,
         "mixture": lambda: f(b) + 0.15 * distance,
         "adaptive": lambda: 0.7 * f(w) + f((1 - ALPHA[m]) * b + ALPHA[m] * w),
+        "blended": lambda: 0.7 * f(w) + f((1 - b["alpha"]) * b["model"] + b["alpha"] * w),
         "flix": lambda: f(ALPHA[m] * w + (1 - ALPHA[m]) * np.full(w.shape, 0.1 * (m + 1))),
         "weight_sharing": lambda: f(np.concatenate([w, b])),
         "maml": lambda: f(w - 0.4 * plain.gradient(kind, w, x, y, L2)),
@@ -95,12 +97,15 @@ def parameters(name, kind, w, b, m, x, y):
         "multitask": lambda: b,
         "mixture": lambda: b,
         "adaptive": lambda: (1 - ALPHA[m]) * b + ALPHA[m] * w,
+        "blended": lambda: (1 - b["alpha"]) * b["model"] + b["alpha"] * w,
         "weight_sharing": lambda: np.concatenate([w, b]),
         "maml": lambda: w - 0.4 * plain.gradient(kind, w, x, y, L2),
     }[name]()
 
 
-@pytest.mark.parametrize("name", ["traditional", "local", "multitask", "mixture", "adaptive", "weight_sharing", "maml"])
+@pytest.mark.parametrize(
+    "name", ["traditional", "local", "multitask", "mixture", "adaptive", "blended", "weight_sharing", "maml"]
+)
 def test_what_a_client_predicts_with(name):
     problem = problem_of(name, "logistic")
     w, beta = plain.point(problem)
