@@ -7,7 +7,6 @@ of the rows in each batch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -367,3 +366,50 @@ def test_every_method_is_its_paper(name: str, engine: str, built: list[messages.
     assert_as_by_hand(found, w, own if kind in ("body", "head", "mixture", "blended") else None)
     if engine == "messages":
         counted(built[-1].runs[0], found.ledger)
+
+
+# --- who takes part ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("who", [2, (0.9, 0.5, 0.7)])
+def test_scaffolds_control_variate_stays_the_mean_of_everyones(who: Any, built: list[messages.Messages]):
+    """Means are divided by the chance to take part; if c were, too, it would be no mean, and the run would end elsewhere."""
+    whole, method = problem("traditional"), CASES["scaffold"].method
+    chosen = Attendance(who, method, whole, [SEED])
+    present, factors = chosen.present(0, ROUNDS)[:, 0], chosen.factors(0, ROUNDS)[:, 0]
+    assert not present.all() and present.any(axis=1).all()
+    x, c_i, c = scaffold(present, factors)
+    mean = plus(minus(c, c), *zip(whole.clients.weights, c_i, strict=True))
+    jax.tree.map(lambda a, b: assert_allclose(a, b, atol=1e-14), c, mean)
+    options: dict[str, Any] = {"rounds": ROUNDS, "seed": SEED, "record": (), "participation": who}
+    assert_as_by_hand(tw.solve(whole, method, **options), x, None)
+    found = tw.solve(whole, method, engine="messages", **options)
+    assert_as_by_hand(found, x, None)
+    happened = built[-1].runs[0]
+    counted(happened, found.ledger)
+    jax.tree.map(lambda a, b: assert_allclose(a, b, atol=1e-10), happened.server.shared.control, c)
+
+
+def test_scaffold_with_absent_clients_ends_at_the_optimum():
+    rng = np.random.default_rng(1)
+    clients = tw.Clients.from_list([(rng.normal(size=(n, 2)), rng.normal(size=n)) for n in (5, 8, 6)], weights="rows")
+    whole = tw.Problem(tw.objectives.traditional(tw.losses.squared(l2=0.1)), clients)
+    method = Scaffold(lr=0.05, batch=None, tau=3, epochs=None)
+    found = tw.solve(whole, method, rounds=1500, record=(), participation=(0.9, 0.5, 0.7))
+    assert_allclose(found.w, whole.optimum().w, atol=1e-8)
+
+
+def test_scaffold_must_know_how_probably_clients_take_part():
+    with pytest.raises(tw.TwofoldError, match="scaffold needs to know how probably each client takes part"):
+        tw.solve(problem("traditional"), Scaffold(lr=0.1), rounds=1, participation=lambda k: [0])
+
+
+def test_ditto_with_absent_clients_is_the_same_in_both_engines(built: list[messages.Messages]):
+    whole, method = problem("mixture"), CASES["ditto"].method
+    table = [[0, 1], [1], [2, 0]]
+    options: dict[str, Any] = {"rounds": ROUNDS, "seed": SEED, "record": (), "participation": lambda k: table[k]}
+    expected, found = (tw.solve(whole, method, engine=engine, **options) for engine in ("simulate", "messages"))
+    assert_as_by_hand(found, expected.w, [of_client(expected.beta, m) for m in range(len(COUNTS))])
+    assert_array_equal(found.ledger.gradients_w, np.array(COUNTS) * [2, 2, 1])
+    assert_array_equal(found.ledger.gradients_beta, 2 * np.array(COUNTS) * [2, 2, 1])
+    counted(built[-1].runs[0], found.ledger)
