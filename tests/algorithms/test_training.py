@@ -7,6 +7,7 @@ of the rows in each batch.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -413,3 +414,47 @@ def test_ditto_with_absent_clients_is_the_same_in_both_engines(built: list[messa
     assert_array_equal(found.ledger.gradients_w, np.array(COUNTS) * [2, 2, 1])
     assert_array_equal(found.ledger.gradients_beta, 2 * np.array(COUNTS) * [2, 2, 1])
     counted(built[-1].runs[0], found.ledger)
+
+
+def test_clients_that_take_turns_have_the_same_course():
+    kind, method, _ = CASES["momentum kept"]
+    options: dict[str, Any] = {"rounds": ROUNDS, "seed": SEED, "record": (), "engine": "streamed"}
+    found = tw.solve(problem(kind), method, chunk=2, state="host", **options)
+    assert_as_by_hand(found, *expected("momentum kept"))
+
+
+# --- a checkpoint in the middle ---------------------------------------------------------------------------------------
+
+
+def noisy_begin(key: jax.Array, x: jax.Array) -> tuple[Any, Any]:
+    return begin(key, x)[0], {"mean": jnp.zeros(HIDDEN), "var": jnp.ones(HIDDEN)}
+
+
+def noisy(params: Any, state: Any, x: jax.Array, key: Any, train: bool) -> tuple[jax.Array, Any]:
+    """BatchNorm and dropout on the hidden layer."""
+    h = x @ params["hidden"]
+    if train:
+        new = {"mean": 0.9 * state["mean"] + 0.1 * h.mean(axis=0), "var": 0.9 * state["var"] + 0.1 * h.var(axis=0)}
+        h = (h - h.mean(axis=0)[None]) / jnp.sqrt(h.var(axis=0) + 1e-5)[None]
+        h = jnp.where(jax.random.bernoulli(key, 0.8, h.shape), h / 0.8, 0.0)
+        return jnp.tanh(h) @ params["out"], new
+    return jnp.tanh((h - state["mean"][None]) / jnp.sqrt(state["var"] + 1e-5)[None]) @ params["out"], state
+
+
+@pytest.mark.parametrize("engine", ["simulate", "messages"])
+def test_state_dropout_and_optimiser_survive_a_checkpoint(engine: str, tmp_path: Path):
+    objective = tw.objectives.weight_sharing(tw.losses.net((noisy_begin, noisy)), split="hidden")
+    whole = tw.Problem(objective, problem("traditional").clients)
+    method = LSGD(optimizer=optax.adam(0.05), keep=True, batch=BATCH, epochs=1)
+    options: dict[str, Any] = {"seed": SEED, "engine": engine, "checkpoint_every": 1}
+    once = tw.solve(whole, method, rounds=4, **options)
+    tw.solve(whole, method, rounds=2, checkpoint=tmp_path, **options)
+    again = tw.solve(whole, method, rounds=4, checkpoint=tmp_path, **options)
+    jax.tree.map(assert_array_equal, (again.w, again.beta), (once.w, once.beta))
+    assert_array_equal(again.history["loss"], once.history["loss"])
+    fresh = tw.solve(whole, method, rounds=2, **options)
+    forgetful = tw.solve(
+        whole, method, rounds=2, start=fresh, **options
+    )  # neither Adam's memory nor the round's number
+    one, other = jax.tree.leaves(forgetful.w)[0], jax.tree.leaves(once.w)[0]
+    assert np.abs(one - other).max() > 1e-3
