@@ -26,6 +26,7 @@ COMPLETE = (
     "twofold.algorithms",
     "twofold.clients",
     "twofold.control",
+    "twofold.convolutions",
     "twofold.curvature",
     "twofold.data",
     "twofold.demo",

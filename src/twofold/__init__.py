@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from twofold import algorithms, data, losses, objectives, theory
+    from twofold import algorithms, data, losses, methods, objectives, theory
     from twofold.clients import ClientError, Clients
     from twofold.errors import TwofoldError
     from twofold.evaluate import EvaluateModule
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from twofold.plots import plot
     from twofold.problem import Problem
     from twofold.registry import register
-    from twofold.result import History, Ledger, Result, Results
+    from twofold.result import Best, History, Ledger, Result, Results
     from twofold.solver import Participation, TheoryWarning, solve
     from twofold.theory.cost import Cost
     from twofold.tune import TuneModule
@@ -35,14 +35,16 @@ _HOMES = {
     "Cost": "theory.cost",
     "Result": "result",
     "Results": "result",
+    "Best": "result",
     "History": "result",
     "Ledger": "result",
     "plot": "plots",
     "register": "registry",
 }
-_MODULES = ("algorithms", "data", "evaluate", "losses", "objectives", "theory", "tune")
+_MODULES = ("algorithms", "data", "evaluate", "losses", "methods", "objectives", "theory", "tune")
 
 __all__ = [
+    "Best",
     "ClientError",
     "Clients",
     "Cost",
@@ -60,6 +62,7 @@ __all__ = [
     "evaluate",
     "load",
     "losses",
+    "methods",
     "objectives",
     "plot",
     "register",

@@ -19,7 +19,7 @@ from twofold.tree import Pytree
 from twofold.variables import Variables
 
 __all__ = [
-    "BUILT_IN", "DERIVED", "SUMS", "Additive", "Metric", "OfProgram", "OfUser", "as_tree", "bound", "evaluate",
+    "BUILT_IN", "DERIVED", "SUMS", "Additive", "Metric", "OfHeldOut", "OfProgram", "OfUser", "as_tree", "bound", "evaluate",
     "gradient_norm", "loss", "named", "resolve", "size", "value_of",
 ]  # fmt: skip
 
@@ -177,13 +177,47 @@ class _Uncompared:
         return hash(_Uncompared)
 
 
+@jax.tree_util.register_pytree_node_class
+class OfHeldOut:
+    """The grades of everyone's models on rows that are not trained on; the rows are data, how to grade them is program.
+
+    It gives four figures: over all rows, the mean and the least over clients, and over all rows with w alone.
+    """
+
+    def __init__(self, data: tuple[Pytree, ...], grade: Callable[..., jax.Array], sizes: tuple[int, ...]) -> None:
+        self._data, self._grade, self._sizes = data, grade, sizes
+
+    def __call__(self, program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> jax.Array:
+        """The four figures of one iterate."""
+        w, parts = program.outward(w, parts)
+        sums, counts = [], []
+        for stack, part, size, rows in zip(program.stacks, parts, self._sizes, self._data, strict=True):
+            # A sharded run may fill its stacks up with clients of weight zero.
+            member, beta = jax.tree.map(lambda leaf, n=size: leaf[:n], (stack, part))
+            of_client = partial(self._grade, program.objective)
+            sums.append(jax.vmap(of_client, in_axes=(0, None, 0, 0))(member, w, beta, tree.cast(rows)))
+            counts.append(rows[2])
+        total, count = jnp.concatenate(sums), jnp.concatenate(counts).astype(jnp.result_type(float))
+        own = total[:, 0] / count
+        return jnp.stack([total[:, 0].sum() / count.sum(), own.mean(), own.min(), total[:, 1].sum() / count.sum()])
+
+    def tree_flatten(self) -> tuple[tuple[Pytree], tuple[Callable[..., jax.Array], tuple[int, ...]]]:
+        """The data, and the program."""
+        return (self._data,), (self._grade, self._sizes)
+
+    @classmethod
+    def tree_unflatten(cls, static: tuple[Any, Any], children: tuple[Pytree]) -> OfHeldOut:
+        """The same of other rows."""
+        return cls(children[0], *static)
+
+
 def _all_numbers(x: Pytree) -> bool:
     return all(isinstance(leaf, (jax.Array, np.ndarray, np.generic, bool, int, float)) for leaf in jax.tree.leaves(x))
 
 
 def as_tree(metric: Metric) -> Metric:
     """A metric that can be passed to a compiled program: its data are traced, its function is static."""
-    return metric if isinstance(metric, OfUser) else jax.tree_util.Partial(metric)
+    return metric if isinstance(metric, OfUser | OfHeldOut) else jax.tree_util.Partial(metric)
 
 
 def value_of(metric: Metric, program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> jax.Array:
@@ -254,8 +288,11 @@ def _evaluate(
         w, parts = jax.tree.map(lambda leaf: leaf[chosen], (flat.w, flat.parts))
         new = [jax.vmap(lambda w, parts, f=f: f(program, w, parts))(w, parts) for f in functions]
         return tuple(
-            jax.lax.dynamic_update_slice(o, n.astype(o.dtype), (i * block,)) for o, n in zip(out, new, strict=True)
+            jax.lax.dynamic_update_slice(o, n.astype(o.dtype), (i * block, *(0,) * (n.ndim - 1)))
+            for o, n in zip(out, new, strict=True)
         )
 
-    empty = tuple(jnp.zeros(index.shape, jnp.result_type(float)) for _ in functions)
+    first = jax.tree.map(lambda leaf: leaf[0], (flat.w, flat.parts))
+    shapes = [jax.eval_shape(lambda w, parts, f=f: f(program, w, parts), *first).shape for f in functions]
+    empty = tuple(jnp.zeros((*index.shape, *shape), jnp.result_type(float)) for shape in shapes)
     return jax.lax.fori_loop(jnp.int32(0), blocks, some, empty)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast, overload
 
 import jax
 import numpy as np
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from twofold.problem import Problem
 
-__all__ = ["FORMAT", "History", "Ledger", "Result", "Results", "Status", "frame"]
+__all__ = ["FORMAT", "Best", "History", "Ledger", "Result", "Results", "Status", "frame"]
 
 FORMAT = 1
 """The version of the files that `Result.save` writes."""
@@ -148,6 +148,21 @@ class History(Mapping[str, _Column]):
         return latex([name.replace("_", " ") for name in self._columns], list(zip(*columns, strict=True)))
 
 
+class Best(NamedTuple):
+    """The best round of a run that was watched on rows held out: its number, by which column, the figure, and its models.
+
+    >>> from twofold import Best
+    >>> Best(round=40, column="test_accuracy", value=0.97, w=(), beta=()).round
+    40
+    """
+
+    round: int
+    column: str
+    value: float
+    w: Pytree
+    beta: Pytree
+
+
 @dataclasses.dataclass(frozen=True)
 class Result:
     """One run: its real (unscaled) parameters, its course, its cost, and how it ended.
@@ -176,6 +191,8 @@ class Result:
     seed: int
     seconds: float
     notes: tuple[str, ...] = ()
+    best: Best | None = dataclasses.field(default=None, repr=False)
+    """The best round by the rows that were watched (`solve(..., validation=)` or `test=`), beside the last one."""
     problem: Problem | None = dataclasses.field(default=None, repr=False, compare=False)
     """The problem that was solved, from which `save` makes the model; None in a loaded result."""
 
@@ -188,6 +205,12 @@ class Result:
     def settings(self) -> dict[str, Any]:
         """The algorithm's name and fields, as JSON can hold them."""
         return _settings(self.algorithm)
+
+    def at_best(self) -> Result:
+        """Give this run with the models of its best round in place of those of its last."""
+        if self.best is None:
+            raise InputError("This run was not watched: say solve(..., validation=clients) or test=clients.")
+        return dataclasses.replace(self, w=self.best.w, beta=self.best.beta)
 
     def save(self, folder: str | Path) -> Path:
         """Write the run and its model into a folder: `result.json`, `model.json` and `model.safetensors`.

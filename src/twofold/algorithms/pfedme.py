@@ -13,6 +13,8 @@ from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
 from twofold.algorithms.fields import known
 from twofold.algorithms.local import Plan
+from twofold.algorithms.oracle import Sampled
+from twofold.algorithms.training import local_steps, rows_of
 from twofold.control import repeat
 from twofold.errors import InputError
 from twofold.randomness import Key
@@ -53,6 +55,10 @@ class PFedMe(Algorithm):
     local_rounds: int = static(default=20)  # R, the local rounds in one round of communication
     inner_steps: int = static(default=5)  # K, the gradient steps on θ in one local round
     batch: int | None = static(default=20)  # rows in one sampled gradient; None takes all rows
+    epochs: int | None = static(
+        default=None
+    )  # reshuffled passes over each client's own rows, a local round for each batch, instead of R
+    drop_last: bool = static(default=False)  # leave out the last batch of an epoch where it is shorter
     name = "pfedme"
     may_skip_messages = False
     works_with_some = True
@@ -92,19 +98,26 @@ class PFedMe(Algorithm):
         """The local rounds, from the shared w and the client's own θ."""
         eta, inner_eta, lam = known(self.eta, self.inner_eta, self.lam)
 
-        def local_round(r: jax.Array, state: _Models) -> _Models:
+        def local_round(sample: Sampled, state: _Models) -> _Models:
             w, theta = state
-            sample = oracle.sample(randomness.at(key, r), self.batch, uniform=True)
 
             def inner(_: jax.Array, theta: Pytree) -> Pytree:
-                step = -inner_eta / oracle.weight  # the oracle's gradient carries p_m; the inner problem does not
-                return tree.combine((1.0, theta), (step, oracle.gradient_beta(w, theta, sample)))
+                # The oracle's gradient carries p_m; the inner problem does not.
+                gradient = tree.unscale(oracle.weight, oracle.gradient_beta(w, theta, sample))
+                return tree.move(theta, tree.scale(-inner_eta, tree.learned(gradient)), gradient)
 
             theta = repeat(self.inner_steps, inner, theta)
             pull = tree.subtract(w, tree.unscale(oracle.scale, theta))
             return tree.combine((1.0, w), (-eta * lam, pull)), theta
 
-        w, theta = repeat(self.local_rounds, local_round, (shared, private))
+        def with_draw(r: jax.Array, state: _Models) -> _Models:
+            drawn = oracle.sample(randomness.at(key, r), self.batch, uniform=True)
+            return local_round(oracle.trained_on(drawn, randomness.at(randomness.at(key, r), 0)), state)
+
+        if self.epochs is None:
+            w, theta = repeat(self.local_rounds, with_draw, (shared, private))
+        else:
+            w, theta = local_steps(self, oracle, key, local_round, (shared, private))
         return theta, Message(w)
 
     def server(self, plan: Plan, shared: Pytree, mean: Message) -> Pytree:
@@ -121,7 +134,8 @@ class PFedMe(Algorithm):
 
     def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
         """R·K batches in β; the pull on w needs no data."""
-        each = jnp.asarray(self.local_rounds * self.inner_steps * size_of_batch(self.batch, rows))
+        rows = self.local_rounds * size_of_batch(self.batch, rows) if self.epochs is None else rows_of(self, rows)
+        each = jnp.asarray(self.inner_steps * rows)
         each = jnp.broadcast_to(each, jnp.broadcast_shapes(jnp.shape(plan.k), each.shape))
         return Evaluations(jnp.zeros_like(each), each)
 

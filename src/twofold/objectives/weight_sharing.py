@@ -20,10 +20,33 @@ from twofold.objectives.base import Loss, Objective
 from twofold.theory import constants
 from twofold.tree import Pytree, is_running, record, static
 
-__all__ = ["Split", "WeightSharing", "weight_sharing"]
+__all__ = ["AllBut", "Split", "WeightSharing", "weight_sharing"]
 
 Split: TypeAlias = int | slice | str | Collection[str] | Callable[[str, Any], ArrayLike]
 """What is shared: see `weight_sharing`."""
+
+
+class AllBut(tuple[str, ...]):
+    """Names of what is private; all the rest is shared.
+
+    >>> AllBut(("head",))
+    AllBut('head')
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"AllBut({', '.join(map(repr, self))})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AllBut) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(("AllBut", tuple(self)))
+
+
+STATE = "state"
+"""The name of what a net updates by itself."""
 _Split: TypeAlias = int | slice | tuple[str, ...] | Callable[[str, Any], ArrayLike]  # the same, hashable
 _Kind: TypeAlias = Literal["shared", "private"] | tuple[tuple[int, ...], tuple[int, ...]]
 """Where a leaf belongs: to one block, or with some indices of its first axis to each."""
@@ -56,10 +79,12 @@ class WeightSharing(Objective):
         params = self.loss.init(clients)
         # What a net updates by itself goes together, under one name.
         structure = cast(Any, jax.tree.structure(params, is_leaf=is_running))
-        leaves = cast(list[tuple[tuple[Any, ...], Any]], jax.tree_util.tree_leaves_with_path(params, is_leaf=is_running))
+        leaves = cast(
+            list[tuple[tuple[Any, ...], Any]], jax.tree_util.tree_leaves_with_path(params, is_leaf=is_running)
+        )
         named = [(_name(path), leaf) for path, leaf in leaves]
         for name in _names(self.split):
-            if not any(_inside(leaf, name) for leaf, _ in named):
+            if name != STATE and not any(_inside(leaf, name) for leaf, _ in named):
                 raise InputError(
                     f"The split names {name!r}, but the parameters are {', '.join(repr(n) for n, _ in named)}."
                 )
@@ -128,6 +153,8 @@ class WeightSharing(Objective):
         """Its split; None for a function."""
         if callable(self.split):
             return None
+        if isinstance(self.split, AllBut):
+            return self.name, {"private": list(self.split)}
         split = (
             {"slice": [self.split.start, self.split.stop, self.split.step]}
             if isinstance(self.split, slice)
@@ -183,7 +210,8 @@ def _kind(split: _Split, name: str, leaf: Any, leaves: int) -> _Kind:
     elif callable(split):
         chosen = np.asarray(split(name, leaf), bool)
     else:
-        chosen = np.asarray(any(_inside(name, branch) for branch in split))
+        named = any(_inside(name, branch) for branch in split)
+        chosen = np.asarray(named != isinstance(split, AllBut))
     if chosen.ndim and chosen.shape != leaf.shape[:1]:
         raise InputError(f"The split of {name!r} has shape {chosen.shape}, but the leaf has shape {leaf.shape}.")
     if chosen.all() or not chosen.any():
@@ -191,10 +219,14 @@ def _kind(split: _Split, name: str, leaf: Any, leaves: int) -> _Kind:
     return tuple(np.flatnonzero(chosen).tolist()), tuple(np.flatnonzero(~chosen).tolist())
 
 
-def weight_sharing(loss: Loss, split: Split) -> WeightSharing:
+def weight_sharing(
+    loss: Loss, split: Split | None = None, *, private: str | Collection[str] | None = None
+) -> WeightSharing:
     """Share some weights of one model and keep the others private: f'([w, β]) (WS2, FedPer, LG-FedAvg).
 
-    A net's state (BatchNorm's means) is private unless "state" is named, too. `split` says what is shared. It is one of:
+    Say what is shared (`split`), or the names of what is private (`private="head"`).
+
+    A net's state (BatchNorm's means) is private unless `split` names "state". `split` is one of:
     an integer k (the first k rows of a model that is one array), or a slice of such rows;
     the name of a leaf or branch, or several of them (`"head"`, `["layer1", "layer2"]`; paths are joined by "/");
     a function of a leaf's path and value that gives True, False, or a mask along the first axis.
@@ -207,10 +239,15 @@ def weight_sharing(loss: Loss, split: Split) -> WeightSharing:
     >>> list(w), list(beta)
     (['weight'], ['bias'])
     """
+    if (split is None) == (private is None):
+        raise InputError("weight_sharing needs either split=, what is shared, or private=, the names of what is not.")
+    if private is not None:
+        names = (private,) if isinstance(private, str) else tuple(private)
+        return WeightSharing(loss, AllBut(dict.fromkeys((*names, STATE))))
     if isinstance(split, str):
         return WeightSharing(loss, (split,))
     if isinstance(split, dict):  # a slice as JSON has it
         split = slice(*cast(list[Any], split["slice"]))
     if isinstance(split, (int, slice)) or callable(split):
         return WeightSharing(loss, cast(_Split, split))
-    return WeightSharing(loss, tuple(split))
+    return WeightSharing(loss, tuple(cast(Collection[str], split)))

@@ -10,6 +10,7 @@ from typing import Literal, overload
 import jax.numpy as jnp
 
 from twofold.algorithms import Algorithm
+from twofold.clients import Clients
 from twofold.engines import EngineName
 from twofold.engines.memory import Place
 from twofold.errors import InputError, KindError
@@ -63,6 +64,9 @@ def solve(
     checkpoint_every: int | None = ...,
     callbacks: Sequence[Callback] = ...,
     cost: Cost | Preset = ...,
+    test: Clients | None = ...,
+    validation: Clients | None = ...,
+    patience: int | None = ...,
 ) -> Result: ...
 @overload
 def solve(
@@ -89,6 +93,9 @@ def solve(
     checkpoint_every: int | None = ...,
     callbacks: Sequence[Callback] = ...,
     cost: Cost | Preset = ...,
+    test: Clients | None = ...,
+    validation: Clients | None = ...,
+    patience: int | None = ...,
 ) -> Results: ...
 def solve(
     problem: Problem,
@@ -114,6 +121,9 @@ def solve(
     checkpoint_every: int | None = None,
     callbacks: Sequence[Callback] = (),
     cost: Cost | Preset = "cross-silo",
+    test: Clients | None = None,
+    validation: Clients | None = None,
+    patience: int | None = None,
     **unknown: object,  # hidden by the overloads: here only to say what to write instead
 ) -> Result | Results:
     """Minimise the problem: `solve(problem)` chooses the method and knows when to stop.
@@ -129,6 +139,11 @@ def solve(
 
     **What to record.** `record` names metrics ("loss", "gap", "gradient_norm", "bound") or maps names to functions of (w, beta). They
     are taken at every `every`-th round, at the start and at the end, and handed to each of `callbacks` as they come.
+
+    **What to watch.** `test` and `validation` are clients with rows that are not trained on. At every record everyone's models are
+    graded on them: over all rows (`test_accuracy`), the mean and the worst client (`…_clients`, `…_worst`), and, where w is a model by
+    itself, with w alone (`…_shared`). `result.best` is the best round by the validation rows, or else by the test rows. With `patience`
+    the run ends when so many records have brought nothing better.
 
     **Where to begin.** `start` is a pair (w, beta), or a Result to go on from. `seed` decides all coins; `seeds` (some numbers, or
     how many) runs many at once and gives a `Results`. `constants` replaces the problem's own in the choice of step sizes.
@@ -162,6 +177,7 @@ def solve(
         record=record, engine=engine, start=(start.w, start.beta) if isinstance(start, Result) else start,
         constants=constants, progress=progress, chunk=chunk, state=state, participation=participation,
         checkpoint=checkpoint, checkpoint_every=checkpoint_every, callbacks=tuple(callbacks), cost=cost,
+        test=test, validation=validation, patience=patience,
     )  # fmt: skip
     stages = problem.objective.stages()
     if engine == "flower":

@@ -145,7 +145,7 @@ class Keeper:
                 for t in tracks
             ],
         }
-        return Saved((engine.state(), [(list(t.columns.values()), t.last) for t in tracks]), plain)
+        return Saved((engine.state(), [(list(t.columns.values()), t.last, t.best) for t in tracks]), plain)
 
     def restore(self, tracks: list[Track], engine: Engine) -> int:
         """Put everything back to where the newest checkpoint was taken; returns the iteration to continue from."""
@@ -155,8 +155,9 @@ class Keeper:
         state, recorded = saved.arrays
         engine.restore(state)
         longer = saved.plain["budget"] != dataclasses.asdict(self._run.budget)
-        for track, (columns, last), plain in zip(tracks, recorded, saved.plain["tracks"], strict=True):
+        for track, (columns, last, best), plain in zip(tracks, recorded, saved.plain["tracks"], strict=True):
             track.columns, track.last = dict(zip(track.columns, columns, strict=True)), Point(*last)
+            track.best = None if best is None else Point(*best)
             track.k, track.spent, track.message = plain["k"], Course(*plain["spent"]), plain["message"]
             track.status = plain["status"]
             if track.status == "budget" and longer:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from twofold.clients import Clients
 from twofold.engines.memory import Place
 from twofold.solver.budget import Budget
 from twofold.solver.participation import Participation, Who
@@ -72,3 +73,6 @@ class Options:
     checkpoint_every: int | None = None
     callbacks: Sequence[Callback] = ()
     cost: Cost | Preset = "cross-silo"
+    test: Clients | None = None
+    validation: Clients | None = None
+    patience: int | None = None

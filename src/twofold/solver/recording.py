@@ -11,6 +11,7 @@ from twofold import metrics as measure
 from twofold.errors import InputError
 from twofold.problem import Problem
 from twofold.solver.options import Options, warn
+from twofold.solver.watch import SHARED, Watch, columns, watch
 
 __all__ = ["Recording", "recording"]
 
@@ -22,9 +23,14 @@ class Recording(NamedTuple):
     aliases: Mapping[str, str]  # a built-in metric under a name of the user's own gets a column of that name too
     best: float | None  # F*, where the gap is wanted
     mu: float | None  # μ, where ‖∇F‖²/(2μ) is wanted
+    graded: Mapping[str, list[str]]  # sets of rows that are graded, and the columns that they give
+    watch: Watch | None  # by which column rounds are compared, where one is
 
     def derive(self, values: dict[str, Any]) -> None:
-        """Add the figures that come from another metric and a number."""
+        """Add the figures that come from another metric and a number, and give each grade a column of its own."""
+        for which, names in self.graded.items():
+            found = values.pop(which)
+            values |= {name: found[:, i] for i, name in enumerate(names)}
         if self.best is not None:
             values["gap"] = values["loss"] - self.best
         if self.mu is not None:
@@ -53,7 +59,12 @@ def recording(problem: Problem, options: Options) -> Recording:
     elif wants_bound:
         metrics["gradient_norm"] = measure.gradient_norm
         mu = _certified_mu(problem, options)
-    return Recording(metrics, aliases, problem.optimum().value if "gap" in wanted else None, mu)
+    held_out, watched = watch(problem, options.test, options.validation, options.patience)
+    metrics |= held_out
+    measured = {which: columns(which, problem.objective.measure()) for which in held_out}
+    if "shared" not in (problem.objective.parts(problem.clients) if held_out else ()):
+        measured = {which: names[:SHARED] for which, names in measured.items()}
+    return Recording(metrics, aliases, problem.optimum().value if "gap" in wanted else None, mu, measured, watched)
 
 
 def _certified_mu(problem: Problem, options: Options) -> float:

@@ -13,9 +13,10 @@ import numpy as np
 from twofold import metrics as measure
 from twofold.engines.base import Point
 from twofold.engines.schedule import Course
-from twofold.result import History, Result
+from twofold.result import Best, History, Result
 from twofold.solver.ledger import ledger
 from twofold.solver.steps import complete
+from twofold.tree import Pytree
 
 if TYPE_CHECKING:
     from twofold.solver.run import Run
@@ -39,6 +40,7 @@ class Track:
         self.message = ""
         self.columns: dict[str, np.ndarray] = {}
         self.last: Point | None = None
+        self.best: Point | None = None  # the iterate of the best record so far, where rounds are compared
         self.told = 0  # records that the callbacks have seen
         self._ends: int | None = None  # how many iterations ahead the budget is spent, as far as seen
 
@@ -105,12 +107,21 @@ class Track:
         for name, column in rows.items():
             new = np.asarray(column)[:good]
             self.columns[name] = np.concatenate([self.columns[name], new]) if name in self.columns else new
+        if good and run.recording.watch is not None:
+            self._keep_best(run.recording.watch.column, good, fetch)
         if good:
             self.last = None  # its memory is free before the next one needs as much
             self.last = fetch(good - 1)
         if len(ends):
             self.k, self.spent = int(ks[stop]), course.at(stop)
             self._end(bool(broken[stop]), bool(done[stop]), {name: float(v[stop]) for name, v in values.items()})
+
+    def _keep_best(self, column: str, good: int, fetch: Callable[[int], Point]) -> None:
+        """Keep the iterate of the best record, if it is one of the last `good` ones; the first of several."""
+        best = int(np.argmax(self.columns[column])) - (len(self.columns[column]) - good)
+        if best >= 0:
+            self.best = None
+            self.best = fetch(best)
 
     def _broken(self, values: dict[str, np.ndarray], sizes: np.ndarray) -> np.ndarray:
         """Where the run has diverged."""
@@ -132,6 +143,10 @@ class Track:
             done |= values["loss"] <= budget.target
         if budget.relative is not None:
             done |= self._relatively_done(values, budget.relative)
+        watch = self.run.recording.watch
+        if watch is not None and watch.patience is not None:
+            before = self.columns.get(watch.column, np.zeros(0))
+            done |= watch.stops(np.concatenate([before, values[watch.column]]))[len(before) :]
         return done
 
     def _relatively_done(self, values: dict[str, np.ndarray], relative: float) -> np.ndarray:
@@ -174,6 +189,9 @@ class Track:
             return self._reached_relatively(values)
         if budget.tol is not None and values["bound"] <= budget.tol:
             return f"certified gap {values['bound']:.3g} ≤ tol = {budget.tol:g}"
+        watch = self.run.recording.watch
+        if watch is not None and (budget.target is None or values["loss"] > budget.target):
+            return f"{watch.column} has not improved for {watch.patience} records"
         return f"loss {values['loss']:.6g} ≤ target {budget.target:g}"
 
     def _reached_relatively(self, values: dict[str, float]) -> str:
@@ -214,14 +232,30 @@ class Track:
 
     # --- the result ---------------------------------------------------------------------------------------------------
 
+    def _best(self) -> Best | None:
+        """The best round by what is watched, with its models."""
+        watch = self.run.recording.watch
+        if watch is None or self.best is None:
+            return None
+        place = int(np.argmax(self.columns[watch.column]))
+        w, beta = self._real(self.best)
+        count = self.columns["round" if self.run.by_rounds else "iteration"][place]
+        return Best(int(count), watch.column, float(self.columns[watch.column][place]), w, beta)
+
+    def _real(self, point: Point) -> tuple[Pytree, Pytree]:
+        """The user's w and everyone's β, on the host."""
+        problem = self.run.problem
+        w, parts = problem.outward(*point)
+        return jax.tree.map(np.asarray, w), jax.tree.map(np.asarray, problem.join(jax.tree.map(np.asarray, parts)))
+
     def result(self, seconds: float) -> Result:
         """This seed's Result."""
-        run, problem = self.run, self.run.problem
+        run = self.run
         assert self.last is not None
-        w, parts = problem.outward(*self.last)
+        w, beta = self._real(self.last)
         return Result(
-            w=jax.tree.map(np.asarray, w),
-            beta=jax.tree.map(np.asarray, problem.join(jax.tree.map(np.asarray, parts))),
+            w=w,
+            beta=beta,
             history=History(self.columns),
             ledger=ledger(run, self),
             status=self.status or "budget",  # type: ignore[arg-type]
@@ -230,4 +264,5 @@ class Track:
             algorithm=run.algorithm,
             seed=run.seeds[self.row],
             notes=run.notes,
+            best=self._best(),
         )

@@ -1,0 +1,412 @@
+"""The popular personalised methods, ready for a net: an objective and an algorithm under the name that the field uses.
+
+`tw.methods.fedper(CNN(), head="Dense_1").fit(clients, rounds=100, test=test)` is all that one types. Each method says which
+objective it minimises in our form, or that it minimises none; `method.problem(clients)` and `method.algorithm` are the two halves,
+for `tw.solve`. The model is a module of flax.linen, flax.nnx or equinox, functions of your own, or any loss (`tw.losses`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax
+
+from twofold import algorithms, losses, objectives, tree
+from twofold.algorithms import Algorithm
+from twofold.algorithms.training import Optimizer, Rate
+from twofold.clients import Clients
+from twofold.errors import InputError
+from twofold.objectives import Objective
+from twofold.objectives.base import Loss
+from twofold.oracle import Member
+from twofold.problem import Problem
+from twofold.result import Result
+from twofold.solver import solve
+from twofold.tree import Pytree
+
+__all__ = [
+    "REGISTRY", "Method", "apfl", "ditto", "fedavg", "fedbabu", "fedbn", "fedper", "fedprox", "fedrep", "fine_tune", "finetuned",
+    "lg_fedavg", "local", "per_fedavg", "pfedme", "scaffold",
+]  # fmt: skip
+
+Names: TypeAlias = str | Sequence[str]
+"""Layers of a net, by the first part of their parameters' paths."""
+NORMS = ("norm", "bn")
+"""What the names of normalisation layers contain, in small letters."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method by its name in the field: what it minimises, and how.
+
+    >>> import twofold as tw
+    >>> method = tw.methods.ditto(tw.losses.logistic(), lam=0.5, lr=0.1)
+    >>> method.name, method.algorithm.name
+    ('ditto', 'ditto')
+    >>> print(method.minimises)
+    no single F: w minimises mean f'(w), and each β_m minimises f'_m(β) + (λ/2)‖β − w‖²
+    """
+
+    name: str
+    loss: Loss
+    objective_of: Callable[[Clients], Objective]
+    algorithm: Algorithm
+    minimises: str
+    after: Algorithm | None = None  # with which everyone's own model is trained on its own rows at the end
+
+    def problem(self, clients: Clients) -> Problem:
+        """The problem that the method works on."""
+        return Problem(self.objective_of(clients), clients)
+
+    def fit(self, clients: Clients, rounds: int, **options: Any) -> Result:
+        """Train on these clients; `options` are those of `tw.solve` (test=, validation=, patience=, seed=, every=, checkpoint=, …).
+
+        >>> import twofold as tw
+        >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=12, features=2)
+        >>> train, test = tw.Clients.from_list(made.clients).split(test=0.5)
+        >>> result = tw.methods.fedper(tw.losses.logistic(intercept=True), head="bias", lr=0.1).fit(
+        ...     train, rounds=3, test=test
+        ... )
+        >>> list(result.w), list(result.beta)
+        (['weight'], ['bias'])
+        """
+        if "seeds" in options:
+            raise InputError(
+                "A method's fit has one seed=; for many say tw.solve(method.problem(clients), method.algorithm, seeds=…)."
+            )
+        found = solve(self.problem(clients), self.algorithm, rounds=rounds, **options)
+        return found if self.after is None else fine_tune(found, self.after, **_watched(options))
+
+
+def _watched(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that also hold for what comes after the rounds."""
+    return {name: options[name] for name in ("seed", "test", "validation", "engine") if name in options}
+
+
+def fine_tune(result: Result, algorithm: Algorithm, **options: Any) -> Result:
+    """Everyone's own model, trained further on its own rows alone by one round of the algorithm; the ledgers are added.
+
+    >>> import twofold as tw
+    >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=12, features=2)
+    >>> method = tw.methods.fedavg(tw.losses.logistic(), lr=0.1)
+    >>> result = method.fit(tw.Clients.from_list(made.clients), rounds=3)
+    >>> tuned = tw.methods.fine_tune(result, tw.algorithms.LSGD(lr=0.1, epochs=2, batch=4))
+    >>> tuned.beta.shape, tuned.problem.objective.name
+    ((3, 2), 'local')
+    """
+    problem = result.problem
+    if problem is None:
+        raise InputError(
+            "This result does not know its problem any more: fine-tune what solve or fit gave, not a loaded file."
+        )
+    own = Problem(objectives.local(problem.objective.loss), problem.clients)
+    start = ((), everyones_parameters(problem, result.w, result.beta))
+    found = solve(own, algorithm, rounds=1, start=start, **options)
+    return dataclasses.replace(found, ledger=result.ledger + found.ledger)
+
+
+def everyones_parameters(problem: Problem, w: Pytree, beta: Pytree) -> Pytree:
+    """The parameters that each client predicts with, with a leading client axis."""
+    objective = problem.objective
+
+    def of_client(member: Member, beta: Pytree) -> Pytree:
+        return objective.personal(shared, beta, member.rows(), member.own)
+
+    shared, parts = tree.cast(w), problem.split(tree.cast(beta))
+    found = tuple(jax.vmap(of_client)(stack, part) for stack, part in zip(problem.stacks, parts, strict=True))
+    return problem.join(found)
+
+
+# --- the settings that they share -------------------------------------------------------------------------------------
+
+
+def _loss(model: Any, link: Any) -> Loss:
+    """A loss as it is, and anything else as a net."""
+    return model if hasattr(model, "value") and hasattr(model, "grade") else losses.net(model, link=link)
+
+
+def _has_state(loss: Loss, clients: Clients) -> bool:
+    return any(tree.is_running(node) for node in jax.tree.leaves(loss.init(clients), is_leaf=tree.is_running))
+
+
+def _one_model(loss: Loss, clients: Clients, state: str) -> Objective:
+    """One model for all; only what a net updates by itself (BatchNorm's means) is everyone's own, unless it is shared."""
+    if state not in ("private", "shared"):
+        raise InputError(f'A net\'s state is "private" (as in FedBN) or "shared", got {state!r}.')
+    if state == "shared" or not _has_state(loss, clients):
+        return objectives.traditional(loss)
+    return objectives.weight_sharing(loss, private="state")
+
+
+def fedavg(
+    model: Any, *, lr: Rate = 0.005, batch: int | None = 10, epochs: int = 1, link: Any = "softmax", state: str = "private",
+    optimizer: Optimizer | None = None, **others: Any,
+) -> Method:  # fmt: skip
+    """FedAvg (McMahan et al. 2017): `epochs` local passes of SGD from the shared model, then the mean.
+
+    It minimises F = mean f'_m(w), one model for all, up to the drift of its local steps. A net's `state` is private by default.
+    `optimizer` is any of optax for the local steps; `others` are fields of `tw.algorithms.LSGD` (drop_last, keep).
+
+    >>> import twofold as tw
+    >>> tw.methods.fedavg(tw.losses.softmax(10), lr=0.01).algorithm.lr
+    0.01
+    """
+    loss = _loss(model, link)
+    algorithm = algorithms.LSGD(lr=lr, batch=batch, epochs=epochs, optimizer=optimizer, **others)
+    return Method(
+        "fedavg", loss, lambda clients: _one_model(loss, clients, state), algorithm, "mean f'(w), one model for all"
+    )
+
+
+def finetuned(
+    model: Any, *, finetune_epochs: int = 5, finetune_lr: Rate | None = None, lr: Rate = 0.005, **others: Any
+) -> Method:
+    """FedAvg, after which everyone trains the shared model further on its own rows.
+
+    FedAvg minimises mean f'_m(w); where fine-tuning stops is no minimiser of any F.
+
+    >>> import twofold as tw
+    >>> tw.methods.finetuned(tw.losses.softmax(10)).after.epochs
+    5
+    """
+    method = fedavg(model, lr=lr, **others)
+    return _with_fine_tuning(
+        method, "finetuned", finetune_epochs, finetune_lr, "mean f'(w); fine-tuning minimises no F"
+    )
+
+
+def _with_fine_tuning(method: Method, name: str, epochs: int, lr: Rate | None, minimises: str) -> Method:
+    before: Any = method.algorithm
+    after = algorithms.LSGD(lr=before.lr if lr is None else lr, batch=before.batch, epochs=epochs)
+    return dataclasses.replace(method, name=name, after=after, minimises=minimises)
+
+
+def fedprox(
+    model: Any, *, prox: float = 0.001, lr: Rate = 0.005, batch: int | None = 10, epochs: int = 1, link: Any = "softmax",
+    state: str = "private", **others: Any,
+) -> Method:  # fmt: skip
+    """FedProx (Li et al. 2020): FedAvg with a pull of each client's steps to the shared model.
+
+    >>> import twofold as tw
+    >>> tw.methods.fedprox(tw.losses.softmax(10), prox=0.01).algorithm.prox
+    0.01
+    """
+    loss = _loss(model, link)
+    algorithm = algorithms.FedProx(prox=prox, lr=lr, batch=batch, epochs=epochs, **others)
+    minimises = "mean f'(w), one model for all; its pull changes the way, and where it ends"
+    return Method("fedprox", loss, lambda clients: _one_model(loss, clients, state), algorithm, minimises)
+
+
+def scaffold(
+    model: Any, *, lr: Rate = 0.005, batch: int | None = 10, epochs: int = 1, link: Any = "softmax", state: str = "private",
+    **others: Any,
+) -> Method:  # fmt: skip
+    """Scaffold (Karimireddy et al. 2020): FedAvg with control variates, so that clients do not drift.
+
+    >>> import twofold as tw
+    >>> tw.methods.scaffold(tw.losses.softmax(10)).name
+    'scaffold'
+    """
+    loss = _loss(model, link)
+    algorithm = algorithms.Scaffold(lr=lr, batch=batch, epochs=epochs, **others)
+    return Method(
+        "scaffold", loss, lambda clients: _one_model(loss, clients, state), algorithm, "mean f'(w), one model for all"
+    )
+
+
+def local(
+    model: Any, *, lr: Rate = 0.005, batch: int | None = 10, epochs: int = 1, link: Any = "softmax", **others: Any
+) -> Method:
+    """Everyone alone: what a client has without the others.
+
+    >>> import twofold as tw
+    >>> tw.methods.local(tw.losses.softmax(10)).minimises
+    "f'_m(β_m), each client alone"
+    """
+    loss = _loss(model, link)
+    algorithm = algorithms.LSGD(lr=lr, batch=batch, epochs=epochs, **others)
+    return Method("local", loss, lambda _: objectives.local(loss), algorithm, "f'_m(β_m), each client alone")
+
+
+# --- one net, cut into a shared and a private part --------------------------------------------------------------------
+
+TOGETHER = "F = mean f'([w, β_m])"
+
+
+def fedper(
+    model: Any, head: Names, *, lr: Rate = 0.005, lr_beta: Rate | None = None, batch: int | None = 10, epochs: int = 1,
+    link: Any = "softmax", **others: Any,
+) -> Method:  # fmt: skip
+    """FedPer (Arivazhagan et al. 2019): the layers named `head` are everyone's own, all others are shared.
+
+    >>> import twofold as tw
+    >>> tw.methods.fedper(tw.losses.softmax(10, intercept=True), head="bias").minimises
+    "F = mean f'([w, β_m])"
+    """
+    loss = _loss(model, link)
+    algorithm = algorithms.LSGD(lr=lr, lr_beta=lr_beta, batch=batch, epochs=epochs, **others)
+    return Method("fedper", loss, lambda _: objectives.weight_sharing(loss, private=head), algorithm, TOGETHER)
+
+
+def lg_fedavg(
+    model: Any, head: Names, *, lr: Rate = 0.005, lr_beta: Rate | None = None, batch: int | None = 10, epochs: int = 1,
+    link: Any = "softmax", **others: Any,
+) -> Method:  # fmt: skip
+    """LG-FedAvg (Liang et al. 2020): the layers named `head` are shared, all others are everyone's own.
+
+    >>> import twofold as tw
+    >>> tw.methods.lg_fedavg(tw.losses.softmax(10, intercept=True), head="bias").name
+    'lg_fedavg'
+    """
+    loss = _loss(model, link)
+    algorithm = algorithms.LSGD(lr=lr, lr_beta=lr_beta, batch=batch, epochs=epochs, **others)
+    return Method("lg_fedavg", loss, lambda _: objectives.weight_sharing(loss, split=head), algorithm, TOGETHER)
+
+
+def fedrep(
+    model: Any, head: Names, *, lr: Rate = 0.005, lr_beta: Rate | None = None, batch: int | None = 10, epochs: int = 1,
+    head_epochs: int = 1, link: Any = "softmax", **others: Any,
+) -> Method:  # fmt: skip
+    """FedRep (Collins et al. 2021): as FedPer, but first the head is trained, then the body.
+
+    >>> import twofold as tw
+    >>> tw.methods.fedrep(tw.losses.softmax(10, intercept=True), head="bias", head_epochs=5).algorithm.head_epochs
+    5
+    """
+    loss = _loss(model, link)
+    algorithm = algorithms.FedRep(lr=lr, lr_beta=lr_beta, batch=batch, epochs=epochs, head_epochs=head_epochs, **others)
+    return Method("fedrep", loss, lambda _: objectives.weight_sharing(loss, private=head), algorithm, TOGETHER)
+
+
+def fedbn(
+    model: Any, norms: Names | None = None, *, lr: Rate = 0.005, batch: int | None = 10, epochs: int = 1, link: Any = "softmax",
+    **others: Any,
+) -> Method:  # fmt: skip
+    """FedBN (Li et al. 2021): normalisation layers and their statistics are everyone's own, all others are shared.
+
+    `norms` names these layers; left out, they are those with "norm" or "bn" in their names.
+
+    >>> import twofold as tw
+    >>> tw.methods.fedbn(tw.losses.softmax(10, intercept=True), norms="bias").name
+    'fedbn'
+    """
+    loss = _loss(model, link)
+    algorithm = algorithms.LSGD(lr=lr, batch=batch, epochs=epochs, **others)
+
+    def objective_of(clients: Clients) -> Objective:
+        return objectives.weight_sharing(loss, private=_norms(loss, clients) if norms is None else norms)
+
+    return Method("fedbn", loss, objective_of, algorithm, TOGETHER)
+
+
+def _norms(loss: Loss, clients: Clients) -> list[str]:
+    """The paths of parameters of normalisation layers."""
+    found: Any = jax.tree_util.tree_leaves_with_path(loss.init(clients), is_leaf=tree.is_running)
+    names = ["/".join(str(getattr(key, "key", getattr(key, "name", key))) for key in path) for path, _ in found]
+    chosen = [name for name in names if any(word in name.lower() for word in NORMS)]
+    if not chosen:
+        raise InputError(
+            f'The net has no layer with "norm" or "bn" in its name; it has {", ".join(names)}. Say norms=, their names.'
+        )
+    return chosen
+
+
+def fedbabu(
+    model: Any, head: Names, *, lr: Rate = 0.005, batch: int | None = 10, epochs: int = 1, finetune_epochs: int = 5,
+    finetune_lr: Rate | None = None, link: Any = "softmax", **others: Any,
+) -> Method:  # fmt: skip
+    """FedBABU (Oh et al. 2022): the body is trained and shared with the head as it began; at the end everyone fine-tunes its net.
+
+    >>> import twofold as tw
+    >>> tw.methods.fedbabu(tw.losses.softmax(10, intercept=True), head="bias").algorithm.lr_beta
+    0.0
+    """
+    loss = _loss(model, link)
+    algorithm = algorithms.LSGD(lr=lr, lr_beta=0.0, batch=batch, epochs=epochs, **others)
+    method = Method("fedbabu", loss, lambda _: objectives.weight_sharing(loss, private=head), algorithm, TOGETHER)
+    minimises = "mean f'([w, β⁰]) over w, with the head as it began; fine-tuning minimises no F"
+    return _with_fine_tuning(method, "fedbabu", finetune_epochs, finetune_lr, minimises)
+
+
+# --- a shared model and everyone's own --------------------------------------------------------------------------------
+
+
+def ditto(
+    model: Any, *, lam: float = 0.1, lr: Rate = 0.005, lr_beta: Rate | None = None, batch: int | None = 10, epochs: int = 1,
+    own_epochs: int | None = None, link: Any = "softmax", **others: Any,
+) -> Method:  # fmt: skip
+    """Ditto (Li et al. 2021), interleaved as published: FedAvg, and beside it everyone's own model, drawn to the shared one.
+
+    >>> import twofold as tw
+    >>> tw.methods.ditto(tw.losses.softmax(10), lam=0.5).algorithm.lam
+    0.5
+    """
+    loss = _loss(model, link)
+    algorithm = algorithms.Ditto(
+        lam=lam, lr=lr, lr_beta=lr_beta, batch=batch, epochs=epochs, own_epochs=own_epochs, **others
+    )
+    minimises = "no single F: w minimises mean f'(w), and each β_m minimises f'_m(β) + (λ/2)‖β − w‖²"
+    return Method("ditto", loss, lambda _: objectives.mixture(loss, lam=lam), algorithm, minimises)
+
+
+def apfl(
+    model: Any, *, alpha: float = 0.5, lr: Rate = 0.005, batch: int | None = 10, epochs: int = 1, link: Any = "softmax",
+    **others: Any,
+) -> Method:  # fmt: skip
+    """APFL (Deng et al. 2020): everyone predicts with a blend of the shared and an own model, and learns how much of each.
+
+    `alpha` is the share of the shared model at the start.
+
+    >>> import twofold as tw
+    >>> tw.methods.apfl(tw.losses.softmax(10)).name
+    'apfl'
+    """
+    loss = _loss(model, link)
+    algorithm = algorithms.APFL(lr=lr, batch=batch, epochs=epochs, **others)
+    minimises = "no single F: w minimises mean f'(w), and each (v_m, α_m) minimises f'_m((1−α)v + αw)"
+    return Method("apfl", loss, lambda _: objectives.blended(loss, alpha=alpha), algorithm, minimises)
+
+
+def pfedme(
+    model: Any, *, lam: float = 15.0, lr: float = 0.005, inner_lr: float = 0.01, inner_steps: int = 5, batch: int | None = 10,
+    epochs: int = 1, link: Any = "softmax", **others: Any,
+) -> Method:  # fmt: skip
+    """pFedMe (Dinh et al. 2020): θ ≈ argmin f'(θ) + (λ/2)‖θ − w_m‖² on each batch, then w_m −= lr·λ(w_m − θ).
+
+    >>> import twofold as tw
+    >>> tw.methods.pfedme(tw.losses.softmax(10)).minimises
+    "F = mean f'_m(β_m) + (λ/2)‖w − β_m‖²"
+    """
+    loss = _loss(model, link)
+    algorithm = algorithms.PFedMe(
+        eta=lr, inner_eta=inner_lr, lam=lam, inner_steps=inner_steps, batch=batch, epochs=epochs, **others
+    )
+    minimises = "F = mean f'_m(β_m) + (λ/2)‖w − β_m‖²"
+    return Method("pfedme", loss, lambda _: objectives.mixture(loss, lam=lam), algorithm, minimises)
+
+
+def per_fedavg(
+    model: Any, *, alpha: float = 0.01, lr: Rate = 0.005, batch: int | None = 10, epochs: int = 1, hessian: Any = "none",
+    link: Any = "softmax", **others: Any,
+) -> Method:  # fmt: skip
+    """Per-FedAvg (Fallah et al. 2020): a shared model from which one step of size α on its own rows gives everyone a good one.
+
+    >>> import twofold as tw
+    >>> tw.methods.per_fedavg(tw.losses.softmax(10), hessian="free").algorithm.hessian
+    'free'
+    """
+    loss = _loss(model, link)
+    algorithm = algorithms.PerFedAvg(alpha=alpha, lr=lr, batch=batch, epochs=epochs, hessian=hessian, **others)
+    minimises = "F = mean f'_m(w − α∇f'_m(w)), with a gradient that is cheaper than its own"
+    return Method("per_fedavg", loss, lambda _: objectives.maml(loss, alpha=alpha), algorithm, minimises)
+
+
+REGISTRY: dict[str, Callable[..., Method]] = {
+    "local": local, "fedavg": fedavg, "finetuned": finetuned, "fedprox": fedprox, "scaffold": scaffold, "fedper": fedper,
+    "lg_fedavg": lg_fedavg, "fedrep": fedrep, "fedbn": fedbn, "fedbabu": fedbabu, "ditto": ditto, "apfl": apfl, "pfedme": pfedme,
+    "per_fedavg": per_fedavg,
+}  # fmt: skip
+"""The methods by name."""
