@@ -81,7 +81,10 @@ def nnx_at_rest(params: Any, x: Any) -> Any:
 
 def eqx_at_rest(params: Any, x: Any) -> Any:
     module = eqx.nn.inference_mode(Eqx(jax.random.key(0)))
-    where = lambda m: [m.first.weight, m.first.bias, m.out.weight, m.out.bias]
+
+    def where(m):
+        return [m.first.weight, m.first.bias, m.out.weight, m.out.bias]
+
     names = ("first/weight", "first/bias", "out/weight", "out/bias")
     return jax.vmap(eqx.tree_at(where, module, [params[name] for name in names]))(x)
 
@@ -89,9 +92,9 @@ def eqx_at_rest(params: Any, x: Any) -> Any:
 MODELS = {
     "linen": (Linen(), linen_at_rest),
     "nnx class": (Nnx, nnx_at_rest),
-    "nnx function": (lambda rngs: Nnx(rngs), nnx_at_rest),
+    "nnx function": (Nnx, nnx_at_rest),
     "nnx finished": (Nnx(nnx.Rngs(1)), nnx_at_rest),
-    "equinox function": (lambda key: Eqx(key), eqx_at_rest),
+    "equinox function": (Eqx, eqx_at_rest),
     "equinox finished": (Eqx(jax.random.key(1)), eqx_at_rest),
 }
 
@@ -102,7 +105,10 @@ def test_value_and_gradient_are_the_librarys(name: str):
     loss = tw.losses.net(model)
     loss.check(CLIENTS)
     params = tree.cast(loss.init(CLIENTS))
-    direct = lambda p: cross_entropy(at_rest(p, FIRST.x), FIRST.y)
+
+    def direct(p):
+        return cross_entropy(at_rest(p, FIRST.x), FIRST.y)
+
     (value, slope), (wanted, right) = (jax.value_and_grad(f)(params) for f in (lambda p: loss.value(p, FIRST), direct))
     assert_allclose(value, wanted, atol=1e-12)
     found, right = (tree.learned(one) for one in (slope, right))
