@@ -119,6 +119,10 @@ class Algorithm(ABC):
             )
         return super().__new__(cls)
 
+    def among(self, chances: NDArray[np.float64] | None) -> Algorithm:
+        """The method for rounds in which each client takes part with these probabilities (None: all do, or nobody knows)."""
+        return self
+
     def is_complete(self) -> bool:
         """Whether nothing is left for theory to fill in."""
         return all(getattr(self, f.name) is not None for f in dataclasses.fields(self) if not f.metadata.get("static"))  # type: ignore[arg-type]

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import dataclasses
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
 
 from twofold import tree
 from twofold.algorithms.base import GradientOracle
@@ -34,7 +37,7 @@ class Private(NamedTuple):
 
 
 class Message(NamedTuple):
-    """w_m after the local steps, and by how much c_m has changed."""
+    """w_m after the local steps, and q_m times by how much c_m has changed, q_m being its chance to take part."""
 
     w: Pytree
     control: Pytree
@@ -45,7 +48,7 @@ class Scaffold(Training):
     """w_m −= lr·(∇_w f̂_m + c − c_m), β_m −= lr_beta·∇_β f̂_m; then c_m += (w − w_m)/(lr·steps) − c, w and c are the means.
 
     It minimises the problem's own F (of `traditional`: mean f'(w), as FedAvg does), without FedAvg's drift towards each client's own
-    optimum. A round sends w and c: twice as much.
+    optimum. A round sends w and c: twice as much. Where only some take part, c stays the mean of everyone's c_m, also of the absent.
 
     >>> import twofold as tw
     >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
@@ -57,12 +60,24 @@ class Scaffold(Training):
     True
     """
 
+    q: float | NDArray[np.float64] | None = None  # q_m, for all or for each; always what `participation=` says
     name = "scaffold"
+    needs_unbiased = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.optimizer is not None:
             raise InputError("Scaffold's control variates are made of plain steps: give lr= and no optimizer.")
+
+    def among(self, chances: NDArray[np.float64] | None) -> Scaffold:
+        """Note how probably each client takes part, since means are divided by it, and c must not be."""
+        same = chances is not None and bool(np.all(chances == chances[0]))
+        return dataclasses.replace(self, q=float(chances[0]) if chances is not None and same else chances)
+
+    def _chance(self, position: Any) -> Any:
+        """q_m of one client."""
+        q: Any = jnp.asarray(1.0 if self.q is None else self.q)
+        return q[position] if q.ndim else q
 
     def init(self, w0: Pytree) -> Shared:
         """Start at w0, with c = 0."""
@@ -87,7 +102,8 @@ class Scaffold(Training):
         moved = tree.subtract(tree.learned(begun[0]), tree.learned(w))
         change = tree.combine((1 / (rate * steps_of(self, oracle.count)), moved), (-1.0, shared.control))
         w, beta = oracle.inward(w, beta)
-        return Private(beta, tree.combine((1.0, private.control), (1.0, change))), Message(w, change)
+        control = tree.combine((1.0, private.control), (1.0, change))
+        return Private(beta, control), Message(w, tree.scale(self._chance(oracle.position), change))
 
     def server(self, plan: Plan, shared: Shared, mean: Message) -> Shared:
         """w is the mean of the w_m, c that of the c_m."""

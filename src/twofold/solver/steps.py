@@ -66,6 +66,7 @@ def complete(
         raise InputError(
             f"{algorithm.name} works in the user's own variables only: leave out precondition={problem.precondition!r}."
         )
+    algorithm = algorithm.among(None if participation is None else probabilities(participation, problem))
     if algorithm.is_complete():
         return algorithm, None
     return algorithm.complete(facts_of(problem, constants, participation))

@@ -1,0 +1,460 @@
+"""Every method with a learning rate, step by step, beside a loop in plain NumPy that is written from the papers.
+
+The net has one hidden layer of tanh and a softmax; its gradient is worked out by hand. A loop shares with twofold only the order
+of the rows in each batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import twofold as tw
+from twofold import randomness
+from twofold.algorithms import APFL, LSGD, Ditto, FedProx, FedRep, PerFedAvg, Scaffold
+from twofold.engines import messages
+from twofold.solver.participation import Attendance
+
+COUNTS, BATCH, ROUNDS, SEED = (7, 4, 11), 3, 3, 5
+INPUTS, HIDDEN, CLASSES, RIDGE = 4, 5, 3, 0.01
+APART = 1 << 30
+"""FedRep's head and Ditto's personal model have batches of their own: those of this number of the round's key."""
+
+Model = dict[str, Any]  # "hidden" and "out"
+
+
+def begin(key: jax.Array, x: jax.Array) -> tuple[Any, Any]:
+    one, two = jax.random.split(key)
+    return {"hidden": jax.random.normal(one, (INPUTS, HIDDEN)), "out": jax.random.normal(two, (HIDDEN, CLASSES))}, ()
+
+
+def apply(params: Any, state: Any, x: jax.Array, key: Any, train: bool) -> tuple[jax.Array, Any]:
+    return jnp.tanh(x @ params["hidden"]) @ params["out"], state
+
+
+LOSS = tw.losses.net((begin, apply), l2=RIDGE)
+OBJECTIVES = {
+    "traditional": lambda: tw.objectives.traditional(LOSS),
+    "body": lambda: tw.objectives.weight_sharing(LOSS, split="hidden"),
+    "head": lambda: tw.objectives.weight_sharing(LOSS, split="out"),
+    "mixture": lambda: tw.objectives.mixture(LOSS, lam=0.7),
+    "blended": lambda: tw.objectives.blended(LOSS, alpha=0.3),
+    "maml": lambda: tw.objectives.maml(LOSS, alpha=0.2),
+}
+KEPT: dict[str, tw.Problem] = {}
+
+
+def problem(kind: str) -> tw.Problem:
+    """Three unequal clients that count by their rows."""
+    if kind not in KEPT:
+        rng = np.random.default_rng(0)
+        rows = [(rng.normal(size=(n, INPUTS)), np.r_[:CLASSES, rng.integers(0, CLASSES, n - CLASSES)]) for n in COUNTS]
+        KEPT[kind] = tw.Problem(OBJECTIVES[kind](), tw.Clients.from_list(rows, weights="rows"))
+    return KEPT[kind]
+
+
+# --- the net by hand, and the batches ---------------------------------------------------------------------------------
+
+
+def slope(v: Model, x: np.ndarray, y: np.ndarray) -> Model:
+    """∇f'(v) of the mean cross-entropy over some rows, plus the ridge."""
+    h = np.tanh(x @ v["hidden"])
+    scores = h @ v["out"]
+    p = np.exp(scores - scores.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    p[np.arange(len(y)), y] -= 1
+    p /= len(y)
+    into = x.T @ (p @ v["out"].T * (1 - h**2))
+    return {"hidden": into + RIDGE * v["hidden"], "out": h.T @ p + RIDGE * v["out"]}
+
+
+def plus(v: Model, *terms: tuple[float, Model]) -> Model:
+    return {name: v[name] + sum(a * other[name] for a, other in terms) for name in v}
+
+
+def minus(v: Model, other: Model) -> Model:
+    return plus(v, (-1.0, other))
+
+
+class Round:
+    """One client's rows in one round."""
+
+    def __init__(self, m: int, k: int) -> None:
+        data = problem("traditional").clients[m]
+        self.m, self.k, self.x, self.y = m, k, np.asarray(data.x), np.asarray(data.y)
+        self.key = randomness.of(randomness.private(randomness.root(SEED), m), k)
+
+    def batches(self, passes: int = 1, size: int = BATCH, *, apart: bool = False, drop: bool = False) -> list[Any]:
+        """Every batch of so many reshuffled passes, as pairs (x, y); the last of a pass may be shorter, or dropped."""
+        key, found = randomness.at(self.key, APART) if apart else self.key, []
+        for e in range(passes):
+            order = np.asarray(randomness.shuffle(randomness.at(key, e), len(self.y), len(self.y)))
+            cut = [order[i : i + size] for i in range(0, len(order), size)]
+            whole = [part for part in cut if len(part) == size] if drop else cut
+            found += [(self.x[part], self.y[part]) for part in whole or cut]
+        return found
+
+    def draws(self, steps: int, size: int) -> list[Any]:
+        """So many batches drawn with replacement."""
+        rows = [np.asarray(randomness.rows(randomness.at(self.key, i), len(self.y), size)) for i in range(steps)]
+        return [(self.x[part], self.y[part]) for part in rows]
+
+
+Local = Callable[[Round, Any, Any], tuple[Any, Any]]
+"""What a client does in a round: from w and what is its own to w_m and what is its own."""
+
+
+def of_client(stacked: Any, m: int) -> Any:
+    return jax.tree.map(lambda leaf: np.asarray(leaf[m]), stacked)
+
+
+def go_through(kind: str, local: Local, own: Callable[[Any], Any] = lambda beta: beta) -> tuple[Any, list[Any]]:
+    """Three rounds: every client from the same w, then w = Σ p_m w_m."""
+    w, beta = problem(kind).starts([SEED])[0]
+    w, mine = jax.tree.map(np.asarray, w), [own(of_client(beta, m)) for m in range(len(COUNTS))]
+    shares = np.array(COUNTS) / sum(COUNTS)
+    for k in range(ROUNDS):
+        found = [local(Round(m, k), w, mine[m]) for m in range(len(COUNTS))]
+        mine = [each for _, each in found]
+        w = jax.tree.map(lambda *leaves: np.tensordot(shares, np.stack(leaves), axes=1), *(w_m for w_m, _ in found))
+    return w, mine
+
+
+def both(w: Model, beta: Model) -> Model:
+    return {**w, **beta}
+
+
+def parts(gradient: Model, w: Model, beta: Model) -> tuple[Model, Model]:
+    return {name: gradient[name] for name in w}, {name: gradient[name] for name in beta}
+
+
+# --- the methods, from the papers -------------------------------------------------------------------------------------
+
+
+def fedavg(
+    lr: Callable[[int], float] = lambda k: 0.4, take: Callable[[Round], list[Any]] = lambda r: r.batches()
+) -> Any:
+    """McMahan et al. 2017, Algorithm 1: local SGD, then the mean by numbers of rows."""
+
+    def local(r: Round, w: Model, own: Any) -> tuple[Model, Any]:
+        for batch in take(r):
+            w = plus(w, (-lr(r.k), slope(w, *batch)))
+        return w, own
+
+    return go_through("traditional", local)
+
+
+def fedprox() -> Any:
+    """Li et al. 2020: local SGD on f' + (ρ/2)‖w − w^t‖²."""
+
+    def local(r: Round, w: Model, own: Any) -> tuple[Model, Any]:
+        sent = w
+        for batch in r.batches(2):
+            w = plus(w, (-0.4, slope(w, *batch)), (-0.4 * 0.3, minus(w, sent)))
+        return w, own
+
+    return go_through("traditional", local)
+
+
+def shared_in_part(kind: str) -> Any:
+    """FedPer (Arivazhagan et al. 2019) and LG-FedAvg (Liang et al. 2020): SGD on the whole, only one part is averaged."""
+
+    def local(r: Round, w: Model, beta: Model) -> tuple[Model, Model]:
+        for batch in r.batches():
+            of_w, of_beta = parts(slope(both(w, beta), *batch), w, beta)
+            w, beta = plus(w, (-0.4, of_w)), plus(beta, (-0.15, of_beta))
+        return w, beta
+
+    return go_through(kind, local)
+
+
+def fedrep() -> Any:
+    """Collins et al. 2021, Algorithm 1: the head for some passes, then the body with that head."""
+
+    def local(r: Round, w: Model, beta: Model) -> tuple[Model, Model]:
+        for batch in r.batches(2, apart=True):
+            beta = plus(beta, (-0.15, parts(slope(both(w, beta), *batch), w, beta)[1]))
+        for batch in r.batches():
+            w = plus(w, (-0.4, parts(slope(both(w, beta), *batch), w, beta)[0]))
+        return w, beta
+
+    return go_through("body", local)
+
+
+def ditto() -> Any:
+    """Li et al. 2021, Algorithm 1: v_k −= η(∇F_k(v_k) + λ(v_k − w^t)), beside FedAvg from w^t."""
+
+    def local(r: Round, w: Model, v: Model) -> tuple[Model, Model]:
+        sent = w
+        for batch in r.batches(2, apart=True):
+            v = plus(v, (-0.15, slope(v, *batch)), (-0.15 * 0.6, minus(v, sent)))
+        for batch in r.batches():
+            w = plus(w, (-0.4, slope(w, *batch)))
+        return w, v
+
+    return go_through("mixture", local)
+
+
+def apfl() -> Any:
+    """Deng et al. 2020, Algorithm 1, with a = 1 − α for the weight of the own model; a moves with the first batch of a round."""
+
+    def local(r: Round, w: Model, own: Any) -> tuple[Model, Any]:
+        v, a = own["model"], 1 - own["alpha"]
+        for i, batch in enumerate(r.batches(2)):
+            mixed = plus({name: a * v[name] for name in v}, (1 - a, w))
+            of_mixed = slope(mixed, *batch)
+            if i == 0:
+                apart = minus(v, w)
+                new = a - 0.9 * sum(np.sum(of_mixed[name] * apart[name]) for name in v)
+            w, v = plus(w, (-0.4, slope(w, *batch))), plus(v, (-0.9 * a, of_mixed))
+            if i == 0:
+                a = min(max(new, 0.0), 1.0)
+        return w, {"model": v, "alpha": 1 - a}
+
+    return go_through("blended", local)
+
+
+def perfedavg(hessian: str) -> Any:
+    """Fallah et al. 2020, Algorithm 1 with the approximations (FO) and (HF): w −= β·g, g at w − α∇f(w; D) on rows D'."""
+    alpha, delta, lr, size = 0.2, 1e-2, 0.4, 2
+
+    def local(r: Round, w: Model, own: Any) -> tuple[Model, Any]:
+        for x, y in r.batches(2, 2 * size, drop=True):
+            inner, outer = (x[:size], y[:size]), (x[size:], y[size:])
+            g = slope(plus(w, (-alpha, slope(w, *inner))), *outer)
+            if hessian == "free":
+                ahead, behind = (slope(plus(w, (sign * delta, g)), *inner) for sign in (1, -1))
+                g = plus(g, (-alpha / (2 * delta), minus(ahead, behind)))
+            w = plus(w, (-lr, g))
+        return w, own
+
+    return go_through("maml", local)
+
+
+def scaffold(present: Any = None, factors: Any = None) -> tuple[Model, list[Model], Model]:
+    """Karimireddy et al. 2020, Algorithm 1, option II; with p_m for 1/N. Also gives all c_i and c."""
+    start = jax.tree.map(np.asarray, problem("traditional").starts([SEED])[0][0])
+    everyone, shares = range(len(COUNTS)), np.array(COUNTS) / sum(COUNTS)
+    present = np.ones((ROUNDS, len(COUNTS)), bool) if present is None else present
+    factors = np.ones((ROUNDS, len(COUNTS))) if factors is None else factors
+    x, c = start, minus(start, start)
+    c_i = [c for _ in everyone]
+    for k in range(ROUNDS):
+        moves, changes = [], []
+        for m in np.flatnonzero(present[k]):
+            y, taken = x, Round(m, k).batches(2)
+            for batch in taken:
+                y = plus(y, (-0.4, slope(y, *batch)), (0.4, c_i[m]), (-0.4, c))
+            new = plus(c_i[m], (-1.0, c), (1 / (0.4 * len(taken)), minus(x, y)))
+            moves.append((shares[m] * factors[k, m], minus(y, x)))
+            changes.append((shares[m], minus(new, c_i[m])))  # c stays the mean of the c_i: without factors
+            c_i[m] = new
+        x, c = plus(x, *moves), plus(c, *changes)
+    return x, c_i, c
+
+
+def momentum(gradient: Model, memory: dict[str, Any]) -> Model:
+    """Heavy ball: t = g + 0.9t, and a step of −0.1·t."""
+    memory["t"] = plus(gradient, (0.9, memory["t"])) if "t" in memory else gradient
+    return {name: -0.1 * leaf for name, leaf in memory["t"].items()}
+
+
+def adam(gradient: Model, memory: dict[str, Any]) -> Model:
+    """Kingma & Ba 2015, Algorithm 1, with a rate of 0.05."""
+    zero = {name: np.zeros_like(leaf) for name, leaf in gradient.items()}
+    t = memory["t"] = memory.get("t", 0) + 1
+    m = memory["m"] = {n: 0.9 * memory.get("m", zero)[n] + 0.1 * g for n, g in gradient.items()}
+    v = memory["v"] = {n: 0.999 * memory.get("v", zero)[n] + 0.001 * g**2 for n, g in gradient.items()}
+    return {n: -0.05 * (m[n] / (1 - 0.9**t)) / (np.sqrt(v[n] / (1 - 0.999**t)) + 1e-8) for n in gradient}
+
+
+def optimised_by(update: Any, keep: bool) -> Any:
+    """FedPer whose steps are an optimiser's; its memory of both blocks goes on, or begins anew in every round."""
+
+    def local(r: Round, w: Model, own: Any) -> tuple[Model, Any]:
+        beta, memories = own
+        if not keep:
+            memories = ({}, {})
+        for batch in r.batches():
+            of_w, of_beta = parts(slope(both(w, beta), *batch), w, beta)
+            w, beta = plus(w, (1.0, update(of_w, memories[0]))), plus(beta, (0.5, update(of_beta, memories[1])))
+        return w, (beta, memories)
+
+    w, own = go_through("body", local, own=lambda beta: (beta, ({}, {})))
+    return w, [beta for beta, _ in own]
+
+
+# --- both beside each other -------------------------------------------------------------------------------------------
+
+
+class Case(NamedTuple):
+    kind: str
+    method: Any
+    by_hand: Callable[[], Any]
+
+
+def optimised(optimizer: Any, update: Any, keep: bool) -> Case:
+    method = LSGD(lr=1.0, lr_beta=0.5, optimizer=optimizer, keep=keep, batch=BATCH, epochs=1)
+    return Case("body", method, lambda: optimised_by(update, keep))
+
+
+CASES = {
+    "fedavg": Case("traditional", LSGD(lr=0.4, batch=BATCH, epochs=1), fedavg),
+    "fedavg drawn": Case("traditional", LSGD(lr=0.4, batch=2, tau=4), lambda: fedavg(take=lambda r: r.draws(4, 2))),
+    "fedavg whole": Case("traditional", LSGD(lr=0.4, batch=None, tau=2), lambda: fedavg(take=lambda r: 2 * [(r.x, r.y)])),
+    "fedavg by round": Case(
+        "traditional", LSGD(lr=lambda k: 0.6 / (1 + k), batch=BATCH, epochs=1), lambda: fedavg(lambda k: 0.6 / (1 + k))
+    ),
+    "fedavg drop_last": Case(
+        "traditional", LSGD(lr=0.4, batch=5, epochs=2, drop_last=True), lambda: fedavg(take=lambda r: r.batches(2, 5, drop=True))
+    ),
+    "fedprox": Case("traditional", FedProx(lr=0.4, prox=0.3, batch=BATCH, epochs=2), fedprox),
+    "fedper": Case("body", LSGD(lr=0.4, lr_beta=0.15, batch=BATCH, epochs=1), lambda: shared_in_part("body")),
+    "lg": Case("head", LSGD(lr=0.4, lr_beta=0.15, batch=BATCH, epochs=1), lambda: shared_in_part("head")),
+    "fedrep": Case("body", FedRep(lr=0.4, lr_beta=0.15, batch=BATCH, head_epochs=2), fedrep),
+    "ditto": Case("mixture", Ditto(lr=0.4, lr_beta=0.15, lam=0.6, batch=BATCH, own_epochs=2), ditto),
+    "apfl": Case("blended", APFL(lr=0.4, lr_beta=0.9, batch=BATCH, epochs=2), apfl),
+    "perfedavg": Case("maml", PerFedAvg(lr=0.4, alpha=0.2, batch=2, epochs=2), lambda: perfedavg("none")),
+    "perfedavg free": Case(
+        "maml", PerFedAvg(lr=0.4, alpha=0.2, batch=2, epochs=2, hessian="free", delta=1e-2), lambda: perfedavg("free")
+    ),
+    "scaffold": Case("traditional", Scaffold(lr=0.4, batch=BATCH, epochs=2), scaffold),
+    "momentum kept": optimised(optax.sgd(0.1, momentum=0.9), momentum, keep=True),
+    "momentum reset": optimised(optax.sgd(0.1, momentum=0.9), momentum, keep=False),
+    "adam kept": optimised(optax.adam(0.05), adam, keep=True),
+    "adam reset": optimised(optax.adam(0.05), adam, keep=False),
+}  # fmt: skip
+EXPECTED: dict[str, Any] = {}
+
+
+def expected(name: str) -> Any:
+    if name not in EXPECTED:
+        EXPECTED[name] = CASES[name].by_hand()
+    return EXPECTED[name]
+
+
+def assert_as_by_hand(found: tw.Result, w: Any, own: list[Any] | None) -> None:
+    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=0, atol=1e-10), found.w, w)
+    for m, each in enumerate(own or ()):
+        jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=0, atol=1e-10), of_client(found.beta, m), each)
+
+
+def counted(happened: Any, ledger: Any) -> None:
+    """The ledger says what the messages and the oracles of all clients really counted."""
+    assert happened.rounds == ledger.rounds
+    assert_array_equal(happened.floats, np.broadcast_to(ledger.floats_up, happened.floats.shape))
+    real = np.array([client.evaluated for client in happened.clients])
+    assert_array_equal(real, np.stack([ledger.gradients_w, ledger.gradients_beta], axis=1))
+    assert real.sum(axis=1).min() > 0
+
+
+@pytest.mark.parametrize("engine", ["simulate", "messages"])
+@pytest.mark.parametrize("name", CASES)
+def test_every_method_is_its_paper(name: str, engine: str, built: list[messages.Messages]):
+    kind, method, _ = CASES[name]
+    found = tw.solve(problem(kind), method, rounds=ROUNDS, seed=SEED, record=(), engine=engine)
+    w, own = expected(name)[:2]
+    start = problem(kind).starts([SEED])[0][0]
+    assert all(np.abs(a - b).max() > 1e-2 for a, b in zip(jax.tree.leaves(w), jax.tree.leaves(start), strict=True))
+    assert_as_by_hand(found, w, own if kind in ("body", "head", "mixture", "blended") else None)
+    if engine == "messages":
+        counted(built[-1].runs[0], found.ledger)
+
+
+# --- who takes part ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("who", [2, (0.9, 0.5, 0.7)])
+def test_scaffolds_control_variate_stays_the_mean_of_everyones(who: Any, built: list[messages.Messages]):
+    """Means are divided by the chance to take part; if c were, too, it would be no mean, and the run would end elsewhere."""
+    whole, method = problem("traditional"), CASES["scaffold"].method
+    chosen = Attendance(who, method, whole, [SEED])
+    present, factors = chosen.present(0, ROUNDS)[:, 0], chosen.factors(0, ROUNDS)[:, 0]
+    assert not present.all() and present.any(axis=1).all()
+    x, c_i, c = scaffold(present, factors)
+    mean = plus(minus(c, c), *zip(whole.clients.weights, c_i, strict=True))
+    jax.tree.map(lambda a, b: assert_allclose(a, b, atol=1e-14), c, mean)
+    options: dict[str, Any] = {"rounds": ROUNDS, "seed": SEED, "record": (), "participation": who}
+    assert_as_by_hand(tw.solve(whole, method, **options), x, None)
+    found = tw.solve(whole, method, engine="messages", **options)
+    assert_as_by_hand(found, x, None)
+    happened = built[-1].runs[0]
+    counted(happened, found.ledger)
+    jax.tree.map(lambda a, b: assert_allclose(a, b, atol=1e-10), happened.server.shared.control, c)
+
+
+def test_scaffold_with_absent_clients_ends_at_the_optimum():
+    rng = np.random.default_rng(1)
+    clients = tw.Clients.from_list([(rng.normal(size=(n, 2)), rng.normal(size=n)) for n in (5, 8, 6)], weights="rows")
+    whole = tw.Problem(tw.objectives.traditional(tw.losses.squared(l2=0.1)), clients)
+    method = Scaffold(lr=0.05, batch=None, tau=3, epochs=None)
+    found = tw.solve(whole, method, rounds=1500, record=(), participation=(0.9, 0.5, 0.7))
+    assert_allclose(found.w, whole.optimum().w, atol=1e-8)
+
+
+def test_scaffold_must_know_how_probably_clients_take_part():
+    with pytest.raises(tw.TwofoldError, match="scaffold needs to know how probably each client takes part"):
+        tw.solve(problem("traditional"), Scaffold(lr=0.1), rounds=1, participation=lambda k: [0])
+
+
+def test_ditto_with_absent_clients_is_the_same_in_both_engines(built: list[messages.Messages]):
+    whole, method = problem("mixture"), CASES["ditto"].method
+    table = [[0, 1], [1], [2, 0]]
+    options: dict[str, Any] = {"rounds": ROUNDS, "seed": SEED, "record": (), "participation": lambda k: table[k]}
+    expected, found = (tw.solve(whole, method, engine=engine, **options) for engine in ("simulate", "messages"))
+    assert_as_by_hand(found, expected.w, [of_client(expected.beta, m) for m in range(len(COUNTS))])
+    assert_array_equal(found.ledger.gradients_w, np.array(COUNTS) * [2, 2, 1])
+    assert_array_equal(found.ledger.gradients_beta, 2 * np.array(COUNTS) * [2, 2, 1])
+    counted(built[-1].runs[0], found.ledger)
+
+
+def test_clients_that_take_turns_have_the_same_course():
+    kind, method, _ = CASES["momentum kept"]
+    options: dict[str, Any] = {"rounds": ROUNDS, "seed": SEED, "record": (), "engine": "streamed"}
+    found = tw.solve(problem(kind), method, chunk=2, state="host", **options)
+    assert_as_by_hand(found, *expected("momentum kept"))
+
+
+# --- a checkpoint in the middle ---------------------------------------------------------------------------------------
+
+
+def noisy_begin(key: jax.Array, x: jax.Array) -> tuple[Any, Any]:
+    return begin(key, x)[0], {"mean": jnp.zeros(HIDDEN), "var": jnp.ones(HIDDEN)}
+
+
+def noisy(params: Any, state: Any, x: jax.Array, key: Any, train: bool) -> tuple[jax.Array, Any]:
+    """BatchNorm and dropout on the hidden layer."""
+    h = x @ params["hidden"]
+    if train:
+        new = {"mean": 0.9 * state["mean"] + 0.1 * h.mean(axis=0), "var": 0.9 * state["var"] + 0.1 * h.var(axis=0)}
+        h = (h - h.mean(axis=0)[None]) / jnp.sqrt(h.var(axis=0) + 1e-5)[None]
+        h = jnp.where(jax.random.bernoulli(key, 0.8, h.shape), h / 0.8, 0.0)
+        return jnp.tanh(h) @ params["out"], new
+    return jnp.tanh((h - state["mean"][None]) / jnp.sqrt(state["var"] + 1e-5)[None]) @ params["out"], state
+
+
+@pytest.mark.parametrize("engine", ["simulate", "messages"])
+def test_state_dropout_and_optimiser_survive_a_checkpoint(engine: str, tmp_path: Path):
+    objective = tw.objectives.weight_sharing(tw.losses.net((noisy_begin, noisy)), split="hidden")
+    whole = tw.Problem(objective, problem("traditional").clients)
+    method = LSGD(optimizer=optax.adam(0.05), keep=True, batch=BATCH, epochs=1)
+    options: dict[str, Any] = {"seed": SEED, "engine": engine, "checkpoint_every": 1}
+    once = tw.solve(whole, method, rounds=4, **options)
+    tw.solve(whole, method, rounds=2, checkpoint=tmp_path, **options)
+    again = tw.solve(whole, method, rounds=4, checkpoint=tmp_path, **options)
+    jax.tree.map(assert_array_equal, (again.w, again.beta), (once.w, once.beta))
+    assert_array_equal(again.history["loss"], once.history["loss"])
+    fresh = tw.solve(whole, method, rounds=2, **options)
+    forgetful = tw.solve(
+        whole, method, rounds=2, start=fresh, **options
+    )  # neither Adam's memory nor the round's number
+    one, other = jax.tree.leaves(forgetful.w)[0], jax.tree.leaves(once.w)[0]
+    assert np.abs(one - other).max() > 1e-3

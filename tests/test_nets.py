@@ -1,0 +1,265 @@
+"""Nets as losses: modules of flax.linen, flax.nnx and equinox beside the libraries themselves, state, seeds, links, bad input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import equinox as eqx
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from numpy.testing import assert_allclose, assert_array_equal
+
+import twofold as tw
+from twofold import randomness, tree
+from twofold.algorithms import LSGD
+from twofold.losses import Rows
+
+INPUTS, HIDDEN, CLASSES, ROWS, BATCH = 4, 5, 3, 8, 4
+
+
+class Linen(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any, train: bool = False) -> Any:
+        h = nn.BatchNorm(use_running_average=not train, momentum=0.9)(nn.Dense(HIDDEN)(x))
+        return nn.Dense(CLASSES)(nn.Dropout(0.3, deterministic=not train)(jnp.tanh(h)))
+
+
+class Nnx(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.first = nnx.Linear(INPUTS, HIDDEN, rngs=rngs)
+        self.norm = nnx.BatchNorm(HIDDEN, momentum=0.9, rngs=rngs)
+        self.drop = nnx.Dropout(0.3, rngs=rngs)
+        self.out = nnx.Linear(HIDDEN, CLASSES, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        return self.out(self.drop(jnp.tanh(self.norm(self.first(x)))))
+
+
+class Eqx(eqx.Module):
+    first: eqx.nn.Linear
+    drop: eqx.nn.Dropout
+    out: eqx.nn.Linear
+
+    def __init__(self, key: jax.Array) -> None:
+        one, two = jax.random.split(key)
+        self.first, self.out = eqx.nn.Linear(INPUTS, HIDDEN, key=one), eqx.nn.Linear(HIDDEN, CLASSES, key=two)
+        self.drop = eqx.nn.Dropout(0.3)
+
+    def __call__(self, x: Any, key: Any = None) -> Any:
+        return self.out(self.drop(jnp.tanh(self.first(x)), key=key))
+
+
+def data(names: Any = None) -> tw.Clients:
+    rng = np.random.default_rng(0)
+    rows = [(rng.normal(size=(n, INPUTS)), np.r_[:CLASSES, rng.integers(0, CLASSES, n - 3)]) for n in (ROWS, 2 * ROWS)]
+    return tw.Clients.from_list(rows, names=names)
+
+
+CLIENTS = data()
+FIRST = Rows(jnp.asarray(CLIENTS[0].x), jnp.asarray(CLIENTS[0].y), jnp.full(ROWS, 1 / ROWS))
+
+
+def cross_entropy(scores: Any, y: Any) -> Any:
+    return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(scores), y[:, None], axis=1))
+
+
+def linen_at_rest(params: Any, x: Any) -> Any:
+    return Linen().apply({"params": params["params"], **params["state"].values}, x)
+
+
+def nnx_at_rest(params: Any, x: Any) -> Any:
+    module = Nnx(nnx.Rngs(0))
+    module.eval()
+    graph, learned, rest = nnx.split(module, nnx.Param, ...)
+    nnx.replace_by_pure_dict(learned, params["params"])
+    return nnx.merge(graph, learned, rest)(x)
+
+
+def eqx_at_rest(params: Any, x: Any) -> Any:
+    module = eqx.nn.inference_mode(Eqx(jax.random.key(0)))
+
+    def where(m):
+        return [m.first.weight, m.first.bias, m.out.weight, m.out.bias]
+
+    names = ("first/weight", "first/bias", "out/weight", "out/bias")
+    return jax.vmap(eqx.tree_at(where, module, [params[name] for name in names]))(x)
+
+
+MODELS = {
+    "linen": (Linen(), linen_at_rest),
+    "nnx class": (Nnx, nnx_at_rest),
+    "nnx function": (Nnx, nnx_at_rest),
+    "nnx finished": (Nnx(nnx.Rngs(1)), nnx_at_rest),
+    "equinox function": (Eqx, eqx_at_rest),
+    "equinox finished": (Eqx(jax.random.key(1)), eqx_at_rest),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_value_and_gradient_are_the_librarys(name: str):
+    model, at_rest = MODELS[name]
+    loss = tw.losses.net(model)
+    loss.check(CLIENTS)
+    params = tree.cast(loss.init(CLIENTS))
+
+    def direct(p):
+        return cross_entropy(at_rest(p, FIRST.x), FIRST.y)
+
+    (value, slope), (wanted, right) = (jax.value_and_grad(f)(params) for f in (lambda p: loss.value(p, FIRST), direct))
+    assert_allclose(value, wanted, atol=1e-12)
+    found, right = (tree.learned(one) for one in (slope, right))
+    jax.tree.map(lambda a, b: assert_allclose(a, b, atol=1e-12), found, right)
+    assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(found)) > 1e-3
+
+
+def test_dropout_differs_by_key_and_is_off_at_rest():
+    loss = tw.losses.net(MODELS["equinox function"][0])
+    params = tree.cast(loss.init(CLIENTS))
+    keys = [None, None, *(randomness.hashed(randomness.of(randomness.root(0), i)) for i in (0, 0, 1))]
+    rest, same, one, again, other = (float(loss.value(params, FIRST._replace(key=key))) for key in keys)
+    assert rest == same and one == again and len({rest, one, other}) == 3
+
+
+def orders(m: int) -> list[np.ndarray]:
+    """The batches of the first round of client m, seed 0."""
+    key = randomness.of(randomness.private(randomness.root(0), m), 0)
+    count = int(CLIENTS.counts[m])
+    order = np.asarray(randomness.shuffle(randomness.at(key, 0), count, count))
+    return [order[i : i + BATCH] for i in range(0, count, BATCH)]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_running_statistics_are_the_librarys_batch_by_batch(shared: bool):
+    split = ["Dense_0", "state"] if shared else "Dense_0"
+    loss = tw.losses.net(Linen())
+    whole = tw.Problem(tw.objectives.weight_sharing(loss, split=split), CLIENTS)
+    found = tw.solve(
+        whole, LSGD(lr=0.0, batch=BATCH, epochs=1), rounds=1, record=()
+    )  # the weights stay, the statistics do not
+    start = tree.cast(loss.init(CLIENTS))
+    expected = []
+    for m in range(CLIENTS.M):
+        state = start["state"].values
+        for part in orders(m):
+            given = {"params": start["params"], **state}
+            x = jnp.asarray(CLIENTS[m].x[part])
+            _, state = Linen().apply(given, x, train=True, mutable=["batch_stats"], rngs={"dropout": jax.random.key(0)})
+        expected.append([np.asarray(leaf) for leaf in jax.tree.leaves(state)])
+    assert np.abs(expected[0][0] - expected[1][0]).max() > 1e-3
+    if shared:
+        pairs = zip(jax.tree.leaves(found.w["state"]), *expected, strict=True)
+        for leaf, one, two in pairs:
+            assert_allclose(leaf, (one + two) / 2, atol=1e-12)
+    else:
+        for leaf, *each in zip(jax.tree.leaves(found.beta["state"]), *expected, strict=True):
+            assert_allclose(leaf, np.stack(each), atol=1e-12)
+
+
+def test_every_seed_starts_elsewhere_and_is_its_own_run():
+    whole = tw.Problem(tw.objectives.traditional(tw.losses.net(Linen())), CLIENTS)
+    method = LSGD(lr=0.1, batch=BATCH, epochs=1)
+    many = tw.solve(whole, method, rounds=1, seeds=[3, 4])
+    alone = tw.solve(whole, method, rounds=1, seed=4)
+    jax.tree.map(lambda a, b: assert_allclose(a, b, atol=1e-12), many[1].w, alone.w)
+    assert many[0].history["loss"][0] != many[1].history["loss"][0]
+
+
+# --- functions of one's own -------------------------------------------------------------------------------------------
+
+
+def plain(outputs: int = CLASSES) -> tuple[Any, Any]:
+    def begin(key: Any, x: Any) -> tuple[Any, Any]:
+        return {"out": jax.random.normal(key, (INPUTS, outputs))}, ()
+
+    return begin, lambda params, state, x, key, train: (x @ params["out"], state)
+
+
+def test_many_rows_in_parts_are_as_in_one_piece():
+    rng = np.random.default_rng(1)
+    x, y = jnp.asarray(rng.normal(size=(300, INPUTS))), jnp.asarray(rng.integers(0, CLASSES, 300))
+    loss, rows = tw.losses.net(plain()), Rows(x, y, jnp.full(300, 1 / 300))
+    params = tree.cast(loss.init(CLIENTS))
+    (value, slope), (wanted, right) = (
+        jax.value_and_grad(f)(params) for f in (lambda p: loss.value(p, rows), lambda p: cross_entropy(x @ p["out"], y))
+    )
+    assert_allclose(value, wanted, atol=1e-13)
+    assert_allclose(slope["out"], right["out"], atol=1e-13)
+    assert_array_equal(loss.predict(params, x), np.argmax(np.asarray(x @ params["out"]), axis=1))
+
+
+def test_bfloat16_is_near_and_not_equal():
+    exact, half = tw.losses.net(plain()), tw.losses.net(plain(), dtype="bfloat16")
+    params = tree.cast(exact.init(CLIENTS))
+    one, other = float(exact.value(params, FIRST)), float(half.value(params, FIRST))
+    assert 0 < abs(one - other) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("link", "formula"),
+    [
+        ("logistic", lambda s, y: jnp.logaddexp(0, s) - y * s),
+        ("squared", lambda s, y: (s - y) ** 2 / 2),
+        (lambda s, y: jnp.abs(s[:, 0] - y), lambda s, y: jnp.abs(s - y)),
+    ],
+)
+def test_links(link: Any, formula: Any):
+    loss, y = tw.losses.net(plain(1), link=link), FIRST.y % 2
+    params = tree.cast(loss.init(CLIENTS))
+    scores = (FIRST.x @ params["out"])[:, 0]
+    assert_allclose(loss.value(params, FIRST._replace(y=y)), jnp.mean(formula(scores, y)), atol=1e-13)
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+def normed(params: Any, state: Any, x: Any, key: Any, train: bool) -> tuple[Any, Any]:
+    return (x - x.mean(axis=0)[None]) @ params["out"], state
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        ((lambda key, x: ({}, ()), lambda params, state, x, key, train: (x, state)), "The net has no parameters"),
+        (plain(2), "The net has 2 outputs, one per class"),
+        (plain(1), "With the link softmax a net gives one number per class"),
+        ((lambda key, x: ({"out": jnp.ones((7, 3))}, ()), plain()[1]), r"cannot be applied to rows of shape \(4,\)"),
+        ((plain()[0], normed), "gives a row other outputs when other rows are in the batch"),
+    ],
+)
+def test_nets_that_do_not_fit_get_a_sentence(model: Any, sentence: str):
+    with pytest.raises(tw.TwofoldError, match=sentence):
+        tw.Problem(tw.objectives.traditional(tw.losses.net(model)), CLIENTS)
+
+
+def test_what_is_no_net_and_what_is_no_layer():
+    with pytest.raises(tw.TwofoldError, match="A net is a module of flax.linen, flax.nnx or equinox"):
+        tw.losses.net(3)
+    with pytest.raises(tw.TwofoldError, match="The link of a net is one of softmax, logistic, squared"):
+        tw.losses.net(plain(), link="probit")
+    with pytest.raises(tw.TwofoldError, match="'Dense_9'"):
+        tw.Problem(tw.objectives.weight_sharing(tw.losses.net(Linen()), split="Dense_9"), CLIENTS)
+
+
+def batch_norm(params: Any, x: Any, y: Any) -> Any:
+    h = (x - x.mean(axis=0)[None]) / jnp.sqrt(x.var(axis=0) + 1e-5)[None]
+    return jnp.mean((h @ params - y) ** 2)
+
+
+def total(params: Any, x: Any, y: Any) -> Any:
+    return jnp.sum((x @ params - y) ** 2)
+
+
+def mean(params: Any, x: Any, y: Any) -> Any:
+    return jnp.mean((x @ params - y) ** 2)
+
+
+@pytest.mark.parametrize("fn", [batch_norm, total])
+def test_a_custom_loss_must_be_a_mean_of_rows(fn: Any):
+    sentence = f"on 4 rows of client 'Ada' {fn.__name__} gives .*single rows is .*tw.losses.net"
+    with pytest.raises(tw.TwofoldError, match=sentence):
+        tw.Problem(tw.objectives.local(tw.losses.custom(fn, init=np.zeros(INPUTS))), data(["Ada", "Bo"]))
+    tw.Problem(tw.objectives.local(tw.losses.custom(mean, init=np.zeros(INPUTS))), data(["Ada", "Bo"]))
