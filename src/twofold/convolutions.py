@@ -16,7 +16,10 @@ from weakref import WeakKeyDictionary
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.custom_derivatives import SymbolicZero
 from jax.extend import core
+
+from twofold import kernels
 
 __all__ = ["fast"]
 
@@ -209,9 +212,12 @@ def _convolution(
         x = jnp.moveaxis(x.reshape(*x.shape[:axis], groups, -1, *x.shape[axis + 1 :]), axis, 0)
         batched = ((0,), (1,))
     patches = _patches(x, size, window_strides, rhs_dilation)
-    out = lax.dot_general(
-        patches, kernel, (((x.ndim - 1,), (0,)), batched), precision, preferred_element_type=preferred_element_type
-    )
+    sides = ((x.ndim - 1,), (0,)), batched
+    if groups == 1 and kernels.on_cpu():
+        flat = patches.reshape(-1, patches.shape[-1])
+        out = _product(flat, kernel, precision, preferred_element_type).reshape(*patches.shape[:-1], -1)
+    else:
+        out = lax.dot_general(patches, kernel, sides, precision, preferred_element_type)
     if groups > 1:
         out = lax.collapse(jnp.moveaxis(out, 0, -2), out.ndim - 2)
     rows, channels, *space = dimension_numbers.out_spec
@@ -232,6 +238,29 @@ def _patches(x: jax.Array, size: Sequence[int], strides: Sequence[int], dilation
         cut = [lax.slice_in_dim(x, gap * t, gap * t + reach, stride, first + axis) for t in range(taps)]
         x = lax.concatenate(cut, x.ndim - 1) if taps > 1 else cut[0]
     return x
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(2, 3))
+def _product(patches: jax.Array, kernel: jax.Array, precision: Any, dtype: Any) -> jax.Array:
+    """patches · kernel, for CPUs.
+
+    The kernel's gradient is patchesᵀ · slope. XLA's quick product wants both factors row by row and takes a slow one
+    otherwise: so the patches are transposed first, in memory.
+    """
+    return lax.dot_general(patches, kernel, (((1,), (0,)), ((), ())), precision, dtype)
+
+
+@partial(_product.defjvp, symbolic_zeros=True)
+def _(precision: Any, dtype: Any, primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[jax.Array, jax.Array]:
+    (patches, kernel), (of_patches, of_kernel) = primals, tangents
+    out = _product(patches, kernel, precision, dtype)
+    slope = jnp.zeros_like(out)
+    if not isinstance(of_patches, SymbolicZero):
+        slope += _product(of_patches, kernel, precision, dtype)
+    if not isinstance(of_kernel, SymbolicZero):
+        turned = lax.optimization_barrier(patches.T)
+        slope += lax.dot_general(turned, of_kernel, (((0,), (0,)), ((), ())), precision, dtype)
+    return out, slope
 
 
 # --- a max-pool as a maximum ------------------------------------------------------------------------------------------
