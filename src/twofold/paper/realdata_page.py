@@ -84,10 +84,8 @@ def _claims(main: list[Row], large: list[Row]) -> list[tuple[str, str, str]]:
             found.append(
                 (f"{method} (importance sampling) reaches 1e-8 on all", f"{there} of {len(mine)}", there == len(mine))
             )
-    if large:
-        shares = [
-            _rows_of(best) / _rows_of(row) for row in _of(large, "acd") if (best := _fewest(large, row)) is not None
-        ]
+    shares = [_rows_of(best) / _rows_of(row) for row in _of(large, "acd") if (best := _fewest(large, row)) is not None]
+    if shares:
         text = f"{np.median(shares):.2g} in the median, {max(shares):.2g} at worst"
         found.append(
             ("row gradients to 1e-4 at ≥ 1,000 rows a client, asvrcd by acd: at most 1/3", text, max(shares) <= 1 / 3)
