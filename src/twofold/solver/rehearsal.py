@@ -28,7 +28,8 @@ def rehearsed(problem: Problem, algorithm: str | Algorithm, options: Options, se
                 f"engine='flower' does not know {name}=: a federation ends after rounds=, from the usual start."
             )
     if algorithm == "auto":
-        algorithm = choose(problem, cost_of(options.cost), 1e-8, False)[0]
+        # A federation knows no metric: nobody has everyone's data.
+        algorithm = choose(problem, cost_of(options.cost), 1e-8, False, metric=False).algorithm
     method, _ = complete(problem, algorithm, options.constants)
     from twofold.engines.flower import rehearse
 
