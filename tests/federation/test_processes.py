@@ -62,7 +62,7 @@ def test_a_rehearsal_is_the_same_run():
     assert_same(found, expected, found.beta, 1e-11)
     assert_allclose(found.history["loss"], expected.history["loss"], rtol=0, atol=1e-11)
     assert np.all(found.ledger.wire_up > found.ledger.bytes_up)
-    with pytest.raises(tw.TwofoldError, match="does not know tol="):
+    with pytest.raises(tw.TwofoldError, match="needs rounds="):
         tw.solve(whole, "acd", tol=1e-3, engine="flower")
 
 

@@ -28,7 +28,14 @@ AsOption = Annotated[str, typer.Option("--as", metavar="NAME", help="Which clien
 DataOption = Annotated[
     Path, typer.Option("--data", help="The rows: a CSV file with the study's columns, or .npz with x and y.")
 ]
-TellOption = Annotated[str, typer.Option("--tell", help="What may be told besides messages: constants, rows, loss.")]
+TellOption = Annotated[
+    str,
+    typer.Option(
+        "--tell",
+        help="What may be told besides messages: constants, rows, loss, gap (where the study has a tolerance).",
+    ),
+]
+TELL = "constants,rows,loss,gap"
 DigitsOption = Annotated[
     int | None, typer.Option("--digits", help="Tell constants with so many digits, rounded outwards.")
 ]
@@ -72,6 +79,7 @@ name = "asvrcd"          # step sizes come from what clients tell
 
 [stop]
 rounds = 100
+# tolerance = 1e-6       # or earlier: once F - F* is certified to be at most this; everybody tells its part of the bound
 
 [round]
 missing = "wait"         # or "skip": go on without who has not answered by the deadline
@@ -234,7 +242,7 @@ def status(
         for m, name in enumerate(now["clients"])
     ]
     show(
-        f"{now['study']}: round {now['round']} of {now['rounds']}{', done' if now['over'] else ''}",
+        f"{now['study']}: round {now['round']} of {now['rounds']}{', done' if now['over'] else ''}{_gap_of(now)}",
         rich_table(
             "",
             ["client", "", "rounds absent", "bytes up", "bytes down"],
@@ -243,6 +251,12 @@ def status(
         ),
         *now["events"][-5:],
     )
+
+
+def _gap_of(now: dict[str, Any]) -> str:
+    """The last certified gap, where a study has a tolerance and something was measured."""
+    bounds = now.get("bounds")
+    return f"; certified gap {bounds[-1][1]:.3g}, tolerance {now['tolerance']:g}" if bounds else ""
 
 
 # --- who takes part -----------------------------------------------------------------------------------------------------
@@ -275,7 +289,7 @@ def check(
     study: StudyArgument,
     as_: AsOption,
     data: DataOption,
-    tell: TellOption = "constants,rows,loss",
+    tell: TellOption = TELL,
     digits: DigitsOption = None,
 ) -> None:
     """Show everything that this client would tell, and send nothing."""
@@ -289,6 +303,11 @@ def check(
     if "loss" in tells and agreed.record:
         behind = "only its sum with everybody else's can be read" if agreed.masks else "the coordinator reads it"
         body.append(["loss", behind, f"every {agreed.record} rounds"])
+    if agreed.proof is not None and "gap" in tells:
+        from twofold.federation.gap import numbers_told
+
+        behind = "only sums with everybody else's can be read" if agreed.masks else "the coordinator reads them"
+        body.append(["gap", f"{numbers_told(agreed.stand_in)} numbers; {behind}", f"every {agreed.record} rounds"])
     behind = (
         "behind masks: the coordinator reads sums only"
         if agreed.masks
@@ -323,7 +342,7 @@ def join(
     ],
     key: Annotated[Path | None, typer.Option(help="The secret key that `twofold key` made.")] = None,
     ca: Annotated[Path | None, typer.Option(help="The study's ca.crt.")] = None,
-    tell: TellOption = "constants,rows,loss",
+    tell: TellOption = TELL,
     digits: DigitsOption = None,
     clip: Annotated[float | None, typer.Option(help="Differential privacy: cut messages to this norm.")] = None,
     noise: Annotated[
