@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 from collections.abc import Callable
@@ -113,19 +114,29 @@ def _ends(command: Callable[Arguments, None]) -> Callable[Arguments, None]:
     @functools.wraps(command)
     def wrapped(*args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
         from twofold.federation import Stopped
+        from twofold.federation.store import is_full
 
         try:
             command(*args, **kwargs)
         except Stopped as error:
-            typer.echo(f"twofold: {error} The same command goes on from here.", err=True)
+            _say(f"twofold: {error} The same command goes on from here.")
             raise typer.Exit(STOPPED) from error
         except Exception as error:
+            if is_full(error):
+                _say(f"twofold: {error}: make some room; nothing is lost. The same command goes on from here.")
+                raise typer.Exit(STOPPED) from error
             if type(error).__name__ != "NotLetIn":
                 raise
             typer.echo(f"twofold: {error}", err=True)
             raise typer.Exit(REFUSED) from error
 
     return friendly(wrapped)
+
+
+def _say(sentence: str) -> None:
+    """Say it to whoever listens: where the log is on the same full disk, the exit code has to do."""
+    with contextlib.suppress(OSError):
+        typer.echo(sentence, err=True)
 
 
 class _JsonLines:
@@ -356,12 +367,14 @@ def join(
     agreed = _study(study)
     _log(log)
     from twofold.engines.flower import join as run
+    from twofold.federation.store import replace_file
 
     seat = _seat(agreed, as_, data)
     about = {"as": as_, "data": str(data.resolve()), "key": None if key is None else str(key.resolve())}
     state.mkdir(parents=True, exist_ok=True, mode=0o700)
-    agreed.write(state / "study.toml")
-    (state / "node.json").write_text(json.dumps(about))
+    # Old or new, never half: with a full disk `twofold model` can still read them.
+    replace_file(state / "study.toml", agreed.text.encode())
+    replace_file(state / "node.json", json.dumps(about).encode())
     node = _node(seat, state, key, tells=_tells(tell), digits=digits, privacy=(clip, noise, delta))
     run(node, server, certificates=ca, patience=patience)
     show(f"The study is done. `twofold model --state {state} --out model` writes a model that predicts alone.")

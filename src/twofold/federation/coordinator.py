@@ -100,7 +100,7 @@ class _Asked:
         self.tickets: dict[str, str] = {}
         self.when: dict[str, float] = {}
         self.patience = dict.fromkeys(names, again)  # doubled with each repeat: what is asked too often only queues up
-        self.tries = dict.fromkeys(names, 0)
+        self.tries, self.put_off = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
         self.lost: set[str] = set()
         self.answers: dict[str, Note] = {}
         self.names, self.looked = names, time.monotonic()
@@ -155,9 +155,11 @@ class Coordinator:
         """Write an event down, for people and for programs."""
         self.events.append(text)
         log.info(text, extra={"twofold": more})
-        line = json.dumps({"time": round(time.time(), 3), "event": text, **more})
-        with (self.folder / "events.jsonl").open("a") as file:
-            file.write(line + "\n")
+        line = json.dumps({"time": round(time.time(), 3), "event": text, **more}) + "\n"
+        with (self.folder / "events.jsonl").open("ab", buffering=0) as file:
+            before = file.tell()
+            if file.write(line.encode()) < len(line.encode()):  # a full disk took half of it
+                file.truncate(before)
 
     def _tell(self, r: int, waiting: list[str]) -> None:
         """How far it is, for `twofold status` and the page."""
@@ -192,7 +194,7 @@ class Coordinator:
             raise Refused(name, f"answered as {about.get('name')!r}")
         if "refused" in about:
             raise Refused(name, f"says: {about['refused']}")
-        if about.get("kind") != kind:
+        if about.get("kind") != kind and "later" not in about:
             raise Refused(name, f"answered {about.get('kind')!r}, asked was {kind!r}")
         return answer
 
@@ -417,7 +419,14 @@ class Coordinator:
         self._up[name] += len(content)
         try:
             answer = self._opened(name, content, kind)
-            if accept(name, answer):
+            if (
+                "later" in answer.about
+            ):  # a full disk, say: asked again with growing patience, like one who is not there
+                self.note(f"round {r}: {name} cannot answer now: {answer.about['later']}", client=name, round=r)
+                asked.put_off[name] += 1
+                asked.when[name] = time.monotonic()
+                asked.patience[name] = min(self.patience.again, 2.0 ** asked.put_off[name])
+            elif accept(name, answer):
                 asked.answers[name] = answer
             else:
                 push([name])
@@ -560,6 +569,16 @@ class Coordinator:
 
     def run(self) -> Result:
         """Everything, from where it was."""
+        try:
+            return self._run()
+        except OSError as error:
+            if not store.is_full(error):
+                raise
+            raise Stopped(
+                f"There is no room left in {self.folder} ({error.strerror}): make some; nothing is lost."
+            ) from error
+
+    def _run(self) -> Result:
         began = time.perf_counter()
         self.greet()
         self.prepare()

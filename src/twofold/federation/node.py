@@ -63,6 +63,11 @@ class _State:
     ARRAYS = ("sent", "raw", "kept")
 
 
+def _why(error: Exception) -> str:
+    """An error of the operating system's, without the name of a file in it."""
+    return f"its disk says: {getattr(error, 'strerror', None) or type(error).__name__}"
+
+
 def _check_tells(study: Study, tells: tuple[str, ...], noise: Noise | None) -> None:
     """Refuse what cannot be told, and what must be."""
     for unknown in set(tells) - set(TELLS):
@@ -131,9 +136,14 @@ class Node:
         try:
             answer = self.answer(wire.opened(SERVER, content))
         except (InputError, Refused, OSError) as error:
-            log.warning("refused: %s", error)
-            answer = Note({"v": VERSION, "study": self.study.digest, "name": self.name, "refused": str(error)}, {})
+            log.warning("not answered: %s", error)
+            why = {"later": _why(error)} if store.is_full(error) else {"refused": self._outwards(error)}
+            answer = Note({"v": VERSION, "study": self.study.digest, "name": self.name, **why}, {})
         return wire.sealed(answer, None if self.identity is None else self.identity.sign)
+
+    def _outwards(self, error: Exception) -> str:
+        """An error in words that say nothing of where this node keeps its files."""
+        return (_why(error) if isinstance(error, OSError) else str(error)).replace(str(self.folder), "its state folder")
 
     def answer(self, question: Note) -> Note:
         """The same without bytes; raises what is wrong."""

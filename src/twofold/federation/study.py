@@ -162,11 +162,16 @@ class Study:
         except tomllib.TOMLDecodeError as error:
             raise InputError(f"{path} is no TOML file: {error}.") from None
 
-    def write(self, path: str | Path) -> None:
-        """Keep the study as a TOML file."""
+    @property
+    def text(self) -> str:
+        """The study as TOML."""
         import tomli_w
 
-        Path(path).write_text(tomli_w.dumps(self.document))
+        return tomli_w.dumps(self.document)
+
+    def write(self, path: str | Path) -> None:
+        """Keep the study as a TOML file."""
+        Path(path).write_text(self.text)
 
     @cached_property
     def digest(self) -> str:
