@@ -62,7 +62,7 @@ def test_a_rehearsal_is_the_same_run():
     assert_same(found, expected, found.beta, 1e-11)
     assert_allclose(found.history["loss"], expected.history["loss"], rtol=0, atol=1e-11)
     assert np.all(found.ledger.wire_up > found.ledger.bytes_up)
-    with pytest.raises(tw.TwofoldError, match="does not know tol="):
+    with pytest.raises(tw.TwofoldError, match="needs rounds="):
         tw.solve(whole, "acd", tol=1e-3, engine="flower")
 
 
@@ -89,13 +89,15 @@ class Stage:
         self.server: subprocess.Popen[bytes] | None = None
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}
 
-    def serve(self) -> None:
-        command = [
+    def command(self) -> list[str]:
+        return [
             sys.executable, "-m", "twofold.cli", "serve", str(self.play.folder / "study.toml"), "--out", str(self.play.folder / "run"),
             "--port", str(self.port), "--certs", str(self.play.folder / "certs"), "--log", "json",
         ]  # fmt: skip
+
+    def serve(self) -> None:
         with (self.play.folder / "server.log").open("ab") as out:
-            self.server = subprocess.Popen(command, stdout=out, stderr=out)
+            self.server = subprocess.Popen(self.command(), stdout=out, stderr=out)
 
     def join(self, i: int) -> None:
         self.nodes[i] = self.play.start(i, self.port)
