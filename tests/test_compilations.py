@@ -32,9 +32,15 @@ def _listen(event: str, duration: float, **_: Any) -> None:
 jax.monitoring.register_event_duration_secs_listener(_listen)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _empty_caches() -> None:
+    """What other tests have compiled would hide a compilation here, and JAX's caches, when full, forget what is needed."""
+    jax.clear_caches()
+
+
 @contextmanager
 def compiling(most: int, least: int = 0) -> Iterator[None]:
-    """Fails if fewer or more programs are compiled inside."""
+    """Fails if fewer or more programs are compiled inside. In other modules, `jax.clear_caches()` goes first."""
     before = len(COMPILED)
     yield
     assert least <= len(COMPILED) - before <= most

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -216,6 +217,7 @@ def test_splitters():
 
 
 def test_a_second_fit_compiles_nothing_and_neither_does_one_of_nearly_the_same_size():
+    jax.clear_caches()  # what other tests have compiled would hide a compilation, and full caches forget
     x, y, who = numbers(rows=21)
     y = y + np.random.default_rng(1).normal(
         size=len(y)

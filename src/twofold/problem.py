@@ -252,6 +252,23 @@ class Problem:
         twin._plain = self
         return twin
 
+    def preconditioned(self, kind: Kind) -> Problem:
+        """The same problem in other variables, as by `Problem(..., precondition=kind)`; w and β stay the user's own.
+
+        >>> import numpy as np, twofold as tw
+        >>> clients = tw.Clients.from_list([(np.eye(2) * [1, 9], [0.0, 1.0]), (np.eye(2), [1.0, 1.0])])
+        >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.squared(l2=0.5), lam=1.0), clients)
+        >>> other = problem.preconditioned("matrix")
+        >>> other.precondition, round(other.constants().L_beta, 6), problem.precondition
+        ('matrix', 1.0, None)
+        """
+        twin = copy.copy(self)
+        for name, value in vars(Problem).items():
+            if isinstance(value, cached_property) and name not in ("curvature", "_by_class", "_certificate"):
+                vars(twin).pop(name, None)
+        twin.precondition = twin._choose_metric(kind)
+        return twin
+
     @cached_property
     def _certificate(self) -> Certificate | None:
         """What bounds F − F* from gradients; None where the curvature is not known or has no lower bound."""

@@ -9,7 +9,8 @@ import sys
 
 if __name__ == "__main__":
     devices, process, processes, port = (int(a) for a in sys.argv[1:])
-    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+    more = os.environ.get("XLA_FLAGS", "")  # those of conftest.py, with which programs compile in half the time
+    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices} {more}"
     os.environ["JAX_PLATFORMS"] = "cpu"
 
     import jax

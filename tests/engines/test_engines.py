@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import io
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -65,7 +65,12 @@ def clients(loss: str, weights: str | None = None) -> tw.Clients:
 
 
 def problem(kind: str = "mixture") -> Problem:
-    """A small problem of some kind, made anew."""
+    """A small problem of some kind; made once in each precision, so that its constants are found once."""
+    return _problem(kind, jax.config.jax_enable_x64)
+
+
+@cache
+def _problem(kind: str, _x64: bool) -> Problem:
     loss, everyone = LOSSES["logistic"], clients("logistic")
     mixture, with_bias = tw.objectives.mixture(loss, lam=0.5), tw.losses.softmax(3, l2=0.25, intercept=True)
     return {
@@ -156,13 +161,19 @@ def assert_same_course(one: Any, other: Any) -> None:
     assert one.ledger.as_dict() == other.ledger.as_dict()
 
 
+@cache
+def simulated(kind: str, variant: str) -> Any:
+    """What every other engine is compared with."""
+    return run(kind, variant, "simulate")
+
+
 class Comparison:
     """One engine against `simulate`: subclasses name theirs."""
 
     engine: str
 
     def compare(self, kind: str, variant: str, **options: Any) -> None:
-        expected = run(kind, variant, "simulate")
+        expected = simulated(kind, variant)
         found = run(kind, variant, self.engine, **options)
         assert_same_course(found, expected)
         assert_same_iterates(found, expected)
@@ -300,7 +311,7 @@ def test_many_seeds_at_once_equal_single_seeds(name: str):
 
 @pytest.mark.parametrize("name", ["lsgd-epochs", "l2sgd_plus"])
 def test_float32_has_the_coins_rows_and_ledger_of_float64(name: str):
-    double = run(home(name), name, "simulate")
+    double = simulated(home(name), name)
     with jax.enable_x64(False):
         single = run(home(name), name, "simulate")
     assert single.w.dtype == np.float32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 from collections.abc import Callable
@@ -28,7 +29,14 @@ AsOption = Annotated[str, typer.Option("--as", metavar="NAME", help="Which clien
 DataOption = Annotated[
     Path, typer.Option("--data", help="The rows: a CSV file with the study's columns, or .npz with x and y.")
 ]
-TellOption = Annotated[str, typer.Option("--tell", help="What may be told besides messages: constants, rows, loss.")]
+TellOption = Annotated[
+    str,
+    typer.Option(
+        "--tell",
+        help="What may be told besides messages: constants, rows, loss, gap (where the study has a tolerance).",
+    ),
+]
+TELL = "constants,rows,loss,gap"
 DigitsOption = Annotated[
     int | None, typer.Option("--digits", help="Tell constants with so many digits, rounded outwards.")
 ]
@@ -72,6 +80,7 @@ name = "asvrcd"          # step sizes come from what clients tell
 
 [stop]
 rounds = 100
+# tolerance = 1e-6       # or earlier: once F - F* is certified to be at most this; everybody tells its part of the bound
 
 [round]
 missing = "wait"         # or "skip": go on without who has not answered by the deadline
@@ -105,19 +114,29 @@ def _ends(command: Callable[Arguments, None]) -> Callable[Arguments, None]:
     @functools.wraps(command)
     def wrapped(*args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
         from twofold.federation import Stopped
+        from twofold.federation.store import is_full
 
         try:
             command(*args, **kwargs)
         except Stopped as error:
-            typer.echo(f"twofold: {error} The same command goes on from here.", err=True)
+            _say(f"twofold: {error} The same command goes on from here.")
             raise typer.Exit(STOPPED) from error
         except Exception as error:
+            if is_full(error):
+                _say(f"twofold: {error}: make some room; nothing is lost. The same command goes on from here.")
+                raise typer.Exit(STOPPED) from error
             if type(error).__name__ != "NotLetIn":
                 raise
             typer.echo(f"twofold: {error}", err=True)
             raise typer.Exit(REFUSED) from error
 
     return friendly(wrapped)
+
+
+def _say(sentence: str) -> None:
+    """Say it to whoever listens: where the log is on the same full disk, the exit code has to do."""
+    with contextlib.suppress(OSError):
+        typer.echo(sentence, err=True)
 
 
 class _JsonLines:
@@ -234,7 +253,7 @@ def status(
         for m, name in enumerate(now["clients"])
     ]
     show(
-        f"{now['study']}: round {now['round']} of {now['rounds']}{', done' if now['over'] else ''}",
+        f"{now['study']}: round {now['round']} of {now['rounds']}{', done' if now['over'] else ''}{_gap_of(now)}",
         rich_table(
             "",
             ["client", "", "rounds absent", "bytes up", "bytes down"],
@@ -243,6 +262,12 @@ def status(
         ),
         *now["events"][-5:],
     )
+
+
+def _gap_of(now: dict[str, Any]) -> str:
+    """The last certified gap, where a study has a tolerance and something was measured."""
+    bounds = now.get("bounds")
+    return f"; certified gap {bounds[-1][1]:.3g}, tolerance {now['tolerance']:g}" if bounds else ""
 
 
 # --- who takes part -----------------------------------------------------------------------------------------------------
@@ -275,7 +300,7 @@ def check(
     study: StudyArgument,
     as_: AsOption,
     data: DataOption,
-    tell: TellOption = "constants,rows,loss",
+    tell: TellOption = TELL,
     digits: DigitsOption = None,
 ) -> None:
     """Show everything that this client would tell, and send nothing."""
@@ -289,6 +314,11 @@ def check(
     if "loss" in tells and agreed.record:
         behind = "only its sum with everybody else's can be read" if agreed.masks else "the coordinator reads it"
         body.append(["loss", behind, f"every {agreed.record} rounds"])
+    if agreed.proof is not None and "gap" in tells:
+        from twofold.federation.gap import numbers_told
+
+        behind = "only sums with everybody else's can be read" if agreed.masks else "the coordinator reads them"
+        body.append(["gap", f"{numbers_told(agreed.stand_in)} numbers; {behind}", f"every {agreed.record} rounds"])
     behind = (
         "behind masks: the coordinator reads sums only"
         if agreed.masks
@@ -323,7 +353,7 @@ def join(
     ],
     key: Annotated[Path | None, typer.Option(help="The secret key that `twofold key` made.")] = None,
     ca: Annotated[Path | None, typer.Option(help="The study's ca.crt.")] = None,
-    tell: TellOption = "constants,rows,loss",
+    tell: TellOption = TELL,
     digits: DigitsOption = None,
     clip: Annotated[float | None, typer.Option(help="Differential privacy: cut messages to this norm.")] = None,
     noise: Annotated[
@@ -337,12 +367,14 @@ def join(
     agreed = _study(study)
     _log(log)
     from twofold.engines.flower import join as run
+    from twofold.federation.store import replace_file
 
     seat = _seat(agreed, as_, data)
     about = {"as": as_, "data": str(data.resolve()), "key": None if key is None else str(key.resolve())}
     state.mkdir(parents=True, exist_ok=True, mode=0o700)
-    agreed.write(state / "study.toml")
-    (state / "node.json").write_text(json.dumps(about))
+    # Old or new, never half: with a full disk `twofold model` can still read them.
+    replace_file(state / "study.toml", agreed.text.encode())
+    replace_file(state / "node.json", json.dumps(about).encode())
     node = _node(seat, state, key, tells=_tells(tell), digits=digits, privacy=(clip, noise, delta))
     run(node, server, certificates=ca, patience=patience)
     show(f"The study is done. `twofold model --state {state} --out model` writes a model that predicts alone.")

@@ -26,6 +26,7 @@ from twofold.oracle import Member, Oracle, Program, Sample
 from twofold.problem import Problem
 from twofold.randomness import Key
 from twofold.tree import Pytree
+from twofold.variables import Variables
 
 __all__ = ["ClientSide", "CountingOracle", "Messages", "Packet", "ServerSide", "Turn", "mean_of", "pack", "unpack"]
 
@@ -211,6 +212,13 @@ class ClientSide:
         w, beta = self._algorithm.model(shared), self._algorithm.personal(private)
         program, member = self._oracle.compiled
         return float(_gradient("value", program.objective, program.variables, member, w, beta, None))
+
+    def gradients(self, shared: Pytree, private: Pytree) -> tuple[tuple[Pytree, Pytree], tuple[Pytree, Pytree]]:
+        """∇_w f_m and p_m ∇_β f_m at some states, and the point itself, both in real variables."""
+        program, member = self._oracle.compiled
+        w = program.variables.w(self._algorithm.model(shared))
+        beta = program.variables.beta(self._algorithm.personal(private), member.factor)
+        return _gradient("gradients", program.objective, Variables(), member, w, beta, None), (w, beta)
 
     def personal(self) -> Pytree:
         """This client's β: for the experimenter's eyes, not for the server's."""

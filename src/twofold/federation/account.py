@@ -14,7 +14,7 @@ from twofold.algorithms.base import Algorithm
 from twofold.engines.messages import ServerSide
 from twofold.engines.schedule import Schedule
 from twofold.errors import InputError
-from twofold.federation import wire
+from twofold.federation import gap, wire
 from twofold.federation.study import Study
 from twofold.result import History, Ledger, Result
 from twofold.tree import Pytree
@@ -47,8 +47,17 @@ class Account:
                 )
             ahead *= 2
         self.times = np.flatnonzero(np.diff(course.rounds[0]) > 0)[: study.rounds]
-        self.end = int(self.times[-1]) + 1
         self.course = course
+        self.told_of_gap = 0 if study.tolerance is None else gap.numbers_told(problem)
+
+    @property
+    def end(self) -> int:
+        """Iterations of the whole study, if it takes all of its rounds."""
+        return self.end_of(self.study.rounds)
+
+    def end_of(self, rounds: int) -> int:
+        """Iterations of a run of so many rounds: it ends with its last message."""
+        return int(self.times[rounds - 1]) + 1
 
     def w(self, log: list[Any], sends: Callable[[int], Any], shape: Any) -> Pytree:
         """The shared model from the log of means alone: what the coordinator knows is what it sent."""
@@ -60,7 +69,7 @@ class Account:
         for line in log:
             server.turn(k, mean, line.t)
             mean, k = wire.whole(sends(line.t), shape, line.mean), line.t
-        server.turn(k, mean, self.end)
+        server.turn(k, mean, self.end_of(len(log)))
         beta = tuple(jax.tree.map(jnp.asarray, part) for part in problem.split(problem.start[1]))
         return jax.tree.map(np.asarray, problem.outward(server.model(), beta)[0])
 
@@ -70,35 +79,42 @@ class Account:
         totals = [[sum(int(line[way][n]) for line in lines) for n in self.study.names] for way in ("up", "down")]
         return np.array(totals[0], np.int64), np.array(totals[1], np.int64)
 
-    def so_far(self, log: list[Any]) -> dict[str, Any]:
+    def so_far(self, log: list[Any], end: dict[str, Any] | None = None) -> dict[str, Any]:
         """What the page shows of it."""
-        up, down = self._bytes(log, None)
-        losses = [[i, line.about["loss"]] for i, line in enumerate(log) if "loss" in line.about]
+        up, down = self._bytes(log, end)
+        losses, bounds = (list(map(list, _records(what, log, end or {}).items())) for what in ("loss", "bound"))
         absent = [sum(line.here is not None and m not in line.here for line in log) for m in range(self.study.M)]
-        return {"up": up.tolist(), "down": down.tolist(), "losses": losses[-500:], "absent": absent}
+        return {
+            "up": up.tolist(),
+            "down": down.tolist(),
+            "losses": losses[-500:],
+            "bounds": bounds[-500:],
+            "absent": absent,
+        }
 
     def result(
         self, w: Pytree, log: list[Any], end: dict[str, Any], tells: dict[str, list[str]], seconds: float, notes: tuple[str, ...]
     ) -> Result:  # fmt: skip
         """The same as from any engine; β stays where it is."""
         size = jnp.result_type(float).itemsize
-        floats = np.diff(self.course.floats[0])[self.times]
+        last = self.end_of(len(log))
+        floats = np.diff(self.course.floats[0])[self.times[: len(log)]]
         present = np.array([[line.here is None or m in line.here for m in range(self.study.M)] for line in log])
         all_of_it = int(floats.sum())
         up: Any = all_of_it if present.all() else (floats @ present).astype(np.int64)
         down: Any = all_of_it if present.all() else np.full(self.study.M, all_of_it)
-        of_w, of_beta = self.schedule.evaluated(0, self.end)
-        losses = {i: line.about["loss"] for i, line in enumerate(log) if "loss" in line.about}
-        losses |= {len(log): end["loss"]} if "loss" in end else {}
-        asked = [len(losses) if "loss" in tells.get(n, ()) else 0 for n in self.study.names]
+        of_w, of_beta = self.schedule.evaluated(0, last)
+        losses, bounds = (_records(what, log, end) for what in ("loss", "bound"))
+        told = len(bounds) * self.told_of_gap
+        asked = [told + (len(losses) if "loss" in tells.get(n, ()) else 0) for n in self.study.names]
         wire_up, wire_down = self._bytes(log, end)
         epsilon = float(np.max(self.contract["epsilon"]))
         ledger = Ledger(
-            rounds=len(log), iterations=self.end, floats_up=up, floats_down=down, bytes_up=up * size, bytes_down=down * size,
+            rounds=len(log), iterations=last, floats_up=up, floats_down=down, bytes_up=up * size, bytes_down=down * size,
             gradients_w=of_w, gradients_beta=of_beta, reported=np.array(self.contract["told"]) + np.array(asked),
             wire_up=wire_up, wire_down=wire_down, epsilon=epsilon,
         )  # fmt: skip
-        at = np.array(sorted(losses), np.int64)
+        at = np.array(sorted(losses.keys() | bounds.keys()), np.int64)
         iterations = np.concatenate([[0], self.times + 1])[at]
         course = self.course.at((0, iterations))
         began = log[0].about["time"]
@@ -106,9 +122,20 @@ class Account:
         columns = {
             "round": at, "iteration": iterations, "bytes": 2 * course.floats * size, "gradients_w": course.gradients_w,
             "gradients_beta": course.gradients_beta, "seconds": np.array([when[i] - began for i in at]),
-            "loss": np.array([losses[i] for i in at]),
+            "loss": np.array([losses.get(i, np.nan) for i in at]),
         }  # fmt: skip
+        if self.study.tolerance is not None:
+            columns["bound"] = np.array([bounds.get(i, np.nan) for i in at])
+        status, message = "budget", f"stopped after {len(log):,} rounds and {last:,} iterations"
+        if self.study.tolerance is not None and end.get("bound", np.inf) <= self.study.tolerance:
+            status, message = "converged", f"certified gap {end['bound']:.3g} ≤ tol = {self.study.tolerance:g}"
         return Result(
-            w=w, beta=None, history=History(columns), ledger=ledger, status="budget", algorithm=self.algorithm, seed=self.study.seed,
-            message=f"stopped after {len(log):,} rounds and {self.end:,} iterations", seconds=seconds, notes=notes,
+            w=w, beta=None, history=History(columns), ledger=ledger, status=status, algorithm=self.algorithm, seed=self.study.seed,
+            message=message, seconds=seconds, notes=notes,
         )  # fmt: skip
+
+
+def _records(what: str, log: list[Any], end: dict[str, Any]) -> dict[int, float]:
+    """What was told of the points after so many rounds."""
+    found = {i: line.about[what] for i, line in enumerate(log) if what in line.about}
+    return found | ({len(log): end[what]} if what in end else {})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from twofold import randomness, tree
 from twofold.engines.messages import mean_of
 from twofold.engines.schedule import footprint
 from twofold.errors import TwofoldError
-from twofold.federation import store, wire
+from twofold.federation import gap, store, wire
 from twofold.federation.account import Account
 from twofold.federation.masks import decode, threshold
 from twofold.federation.store import Arrays
@@ -99,7 +100,7 @@ class _Asked:
         self.tickets: dict[str, str] = {}
         self.when: dict[str, float] = {}
         self.patience = dict.fromkeys(names, again)  # doubled with each repeat: what is asked too often only queues up
-        self.tries = dict.fromkeys(names, 0)
+        self.tries, self.put_off = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
         self.lost: set[str] = set()
         self.answers: dict[str, Note] = {}
         self.names, self.looked = names, time.monotonic()
@@ -143,6 +144,9 @@ class Coordinator:
         self.seconds: list[float] = []
         self.log: list[_Line] = []
         self.events: list[str] = []
+        self.rounds = study.rounds  # fewer once the gap is small enough
+        self._stop: dict[str, Any] | None = None
+        self._end: dict[str, Any] | None = None
         self.folder.mkdir(parents=True, exist_ok=True)
 
     # --- words ----------------------------------------------------------------------------------------------------------
@@ -151,18 +155,20 @@ class Coordinator:
         """Write an event down, for people and for programs."""
         self.events.append(text)
         log.info(text, extra={"twofold": more})
-        line = json.dumps({"time": round(time.time(), 3), "event": text, **more})
-        with (self.folder / "events.jsonl").open("a") as file:
-            file.write(line + "\n")
+        line = json.dumps({"time": round(time.time(), 3), "event": text, **more}) + "\n"
+        with (self.folder / "events.jsonl").open("ab", buffering=0) as file:
+            before = file.tell()
+            if file.write(line.encode()) < len(line.encode()):  # a full disk took half of it
+                file.truncate(before)
 
     def _tell(self, r: int, waiting: list[str]) -> None:
         """How far it is, for `twofold status` and the page."""
         self._shown = time.monotonic()
         status = {
-            "study": self.study.name, "round": min(r, self.study.rounds), "rounds": self.study.rounds,
-            "over": r > self.study.rounds + 1, "waiting": waiting, "clients": list(self.study.names),
+            "study": self.study.name, "round": min(r, self.rounds), "rounds": self.study.rounds,
+            "over": r > self.rounds + 1, "tolerance": self.study.tolerance, "waiting": waiting, "clients": list(self.study.names),
             "seconds": self.seconds[-200:], "time": time.time(), "masks": self.study.masks, "missing": self.study.missing,
-            "events": self.events[-20:], **(self.account.so_far(self.log) if hasattr(self, "account") else {}),
+            "events": self.events[-20:], **(self.account.so_far(self.log, self._end or self._stop) if hasattr(self, "account") else {}),
         }  # fmt: skip
         beside = self.folder / ".status.json"
         beside.write_text(json.dumps(status))
@@ -188,7 +194,7 @@ class Coordinator:
             raise Refused(name, f"answered as {about.get('name')!r}")
         if "refused" in about:
             raise Refused(name, f"says: {about['refused']}")
-        if about.get("kind") != kind:
+        if about.get("kind") != kind and "later" not in about:
             raise Refused(name, f"answered {about.get('kind')!r}, asked was {kind!r}")
         return answer
 
@@ -261,7 +267,7 @@ class Coordinator:
         self.shape, self.weights = shapes.message, np.asarray(problem.clients.weights, np.float64)
         self.common = randomness.common(randomness.root(self.study.seed))
         self.account = Account(self.study, self.algorithm, shapes.parts, document)
-        self.times = self.account.times
+        self.times, self.proof = self.account.times, self.study.proof
         self.said = [wire.fingerprint(self.contract)]
         for file in sorted((self.folder / "log").glob("*.safetensors")):
             arrays, about = store.read(file)
@@ -269,6 +275,9 @@ class Coordinator:
                 {n.split("/", 1)[1]: a for n, a in arrays.items() if n.startswith(f"{g}/")} for g in ("mean", "sum")
             )
             self._append(_Line(about["t"], about["here"], mean, sums, about))
+        if (self.folder / "stop.json").exists():
+            stop = json.loads((self.folder / "stop.json").read_text())
+            self._stop, self.rounds = stop, stop["round"]
         if self.log:
             self.note(f"resumed after round {len(self.log)}")
 
@@ -283,7 +292,9 @@ class Coordinator:
 
     def _records(self, r: int) -> bool:
         """Whether losses after round r − 1 are asked for with round r."""
-        return bool(self.study.record) and ((r - 1) % self.study.record == 0 or r > self.study.rounds)
+        if self._stop is not None:
+            return False  # the last ones have been told
+        return bool(self.study.record) and ((r - 1) % self.study.record == 0 or r > self.rounds)
 
     def _question(self, r: int, base: int) -> tuple[int, bytes]:
         """Round r, or an earlier one on the way to it, for a node that has answered round `base`."""
@@ -295,19 +306,20 @@ class Coordinator:
                 break
         lines = [{"round": i, "t": self.log[i - 1].t, "here": self.log[i - 1].here} for i in range(first, until)]
         arrays = {f"{i}/{n}": a for i in range(first, until) for n, a in self.log[i - 1].mean.items()}
-        last = until > self.study.rounds
+        last = until > self.rounds
         about = {
-            "contract": self.contract, "round": until, "t": self.account.end if last else int(self.times[until - 1]), "last": last,
+            "contract": self.contract, "round": until, "last": last,
+            "t": self.account.end_of(self.rounds) if last else int(self.times[until - 1]),
             "lines": lines, "said": self.said[until - 1], "record": self._records(until),
         }  # fmt: skip
         return until, self._content("round", about, arrays)
 
     def _round(self, r: int) -> None:
         began = time.perf_counter()
-        due = {} if r > self.study.rounds else wire.due(self._sends(int(self.times[r - 1])), self.shape)
+        due = {} if r > self.rounds else wire.due(self._sends(int(self.times[r - 1])), self.shape)
         due = {name: due[name] for name in sorted(due)}  # the order in which nodes put them behind their masks
         if self._records(r):
-            due["report"] = np.zeros(2)
+            due["report"] = np.zeros(2 + self.account.told_of_gap)
         base = dict.fromkeys(self.study.names, r - 1)
         asked_for: dict[str, int] = {}
         self._up, self._down = (dict.fromkeys(self.study.names, 0) for _ in range(2))
@@ -407,7 +419,14 @@ class Coordinator:
         self._up[name] += len(content)
         try:
             answer = self._opened(name, content, kind)
-            if accept(name, answer):
+            if (
+                "later" in answer.about
+            ):  # a full disk, say: asked again with growing patience, like one who is not there
+                self.note(f"round {r}: {name} cannot answer now: {answer.about['later']}", client=name, round=r)
+                asked.put_off[name] += 1
+                asked.when[name] = time.monotonic()
+                asked.patience[name] = min(self.patience.again, 2.0 ** asked.put_off[name])
+            elif accept(name, answer):
                 asked.answers[name] = answer
             else:
                 push([name])
@@ -515,16 +534,32 @@ class Coordinator:
             "v": VERSION, "round": r, "here": None if everybody else here, "up": self._up, "down": self._down,
             "time": time.time(), "seconds": max((a.about.get("seconds", 0.0) for a in answers.values()), default=0.0),
         }  # fmt: skip
-        if report is not None and report[1] > 0:
-            about["loss"] = float(report[0] / report[1])
-        if r > self.study.rounds:
-            store.replace_file(self.folder / "end.json", json.dumps(about).encode())
-            self._end = about
+        if report is not None:
+            about |= self._reported(report, everybody)
+        if r > self.rounds:
+            self._end = about if self._stop is None else _together(self._stop, about)
+            store.replace_file(self.folder / "end.json", json.dumps(self._end).encode())
+            return
+        if r > 1 and self._is_near(about):
+            # What everybody has just sent is of no use any more: the study ends where the gap was measured, a round before.
+            self._stop, self.rounds = about | {"round": r - 1}, r - 1
+            store.replace_file(self.folder / "stop.json", json.dumps(self._stop).encode())
             return
         about["t"] = int(self.times[r - 1])
         arrays = {f"mean/{n}": a for n, a in mean.items()} | {f"sum/{n}": a for n, a in whole.items()}
         store.write(self.folder / "log" / f"{r:06d}.safetensors", arrays, about)
         self._append(_Line(about["t"], about["here"], mean, whole, about))
+
+    def _reported(self, report: np.ndarray, everybody: bool) -> dict[str, float]:
+        """The loss of those who told it, and the gap where everybody is there."""
+        found = {"loss": float(report[0] / report[1])} if report[1] > 0 else {}
+        if self.proof is not None and everybody:
+            found["bound"] = gap.bound_of(self.proof, report[2:], self.study.step)
+        return found
+
+    def _is_near(self, about: dict[str, Any]) -> bool:
+        """Whether the gap is small enough."""
+        return self.study.tolerance is not None and about.get("bound", math.inf) <= self.study.tolerance
 
     def _before(self, name: str, nothing: np.ndarray, what: str = "mean") -> np.ndarray:
         """The last mean of a part."""
@@ -534,18 +569,35 @@ class Coordinator:
 
     def run(self) -> Result:
         """Everything, from where it was."""
+        try:
+            return self._run()
+        except OSError as error:
+            if not store.is_full(error):
+                raise
+            raise Stopped(
+                f"There is no room left in {self.folder} ({error.strerror}): make some; nothing is lost."
+            ) from error
+
+    def _run(self) -> Result:
         began = time.perf_counter()
         self.greet()
         self.prepare()
-        for r in range(len(self.log) + 1, self.study.rounds + 2):
+        while self._end is None:
+            r = len(self.log) + 1
             if self.stop_after is not None and r > self.stop_after:
                 raise Stopped(f"stopped on purpose after round {self.stop_after}")
             self._tell(r, [])
             self._round(r)
-        self._tell(self.study.rounds + 2, [])
+        self._tell(self.rounds + 2, [])
         self.note("the study is done")
         w = self.account.w(self.log, self._sends, self.shape)
         return self.account.result(w, self.log, self._end, self.tells, time.perf_counter() - began, tuple(self.events))
+
+
+def _together(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """The end of a study that was near enough: what was told when it was measured, and the bytes of both exchanges."""
+    bytes_of = {way: {n: first[way][n] + second[way][n] for n in first[way]} for way in ("up", "down")}
+    return first | bytes_of
 
 
 def _numbers(told: dict[str, Any]) -> int:

@@ -22,20 +22,20 @@ from twofold import randomness, tree
 from twofold.engines.messages import ClientSide
 from twofold.engines.schedule import footprint
 from twofold.errors import InputError
-from twofold.federation import store, wire
+from twofold.federation import gap, store, wire
 from twofold.federation.dp import Noise
 from twofold.federation.keys import Identity
 from twofold.federation.masks import SHARE, Masks, encode
 from twofold.federation.seat import Seat
 from twofold.federation.store import Arrays
-from twofold.federation.study import KEPT, made
+from twofold.federation.study import KEPT, Study, made
 from twofold.federation.wire import VERSION, Note, Refused
 from twofold.tree import Pytree
 
 __all__ = ["TELLS", "Node", "started"]
 
-TELLS = ("constants", "rows", "loss")
-"""What a node may be willing to tell besides messages."""
+TELLS = ("constants", "rows", "loss", "gap")
+"""What a node may be willing to tell besides messages; its part of the gap only where the study has a tolerance."""
 SERVER = "the coordinator"
 log = logging.getLogger("twofold.node")
 
@@ -54,9 +54,35 @@ class _State:
     kept: Arrays = field(default_factory=dict)  # its last messages that counted, where they stand in for later ones
     last: bool = False
     opened: list[int] | None = None  # whom it helped to open in that round
+    asked: str = ""  # all that it was told, and what it was asked: what its masks come from
+    ended: tuple[Pytree, Pytree] | None = (
+        None  # both states where its part of the gap was measured: the study may end there
+    )
 
-    PLAIN = ("round", "t", "said", "last", "opened")
+    PLAIN = ("round", "t", "said", "last", "opened", "asked")
     ARRAYS = ("sent", "raw", "kept")
+
+
+def _why(error: Exception) -> str:
+    """An error of the operating system's, without the name of a file in it."""
+    return f"its disk says: {getattr(error, 'strerror', None) or type(error).__name__}"
+
+
+def _check_tells(study: Study, tells: tuple[str, ...], noise: Noise | None) -> None:
+    """Refuse what cannot be told, and what must be."""
+    for unknown in set(tells) - set(TELLS):
+        raise InputError(f"A node tells {', '.join(TELLS)}, not {unknown!r}.")
+    if noise is not None and study.tolerance is not None:
+        raise InputError(
+            "With noise for privacy a node tells no part of the gap: the study must have no [stop] tolerance."
+        )
+    if noise is not None and {"constants", "loss"} & set(tells):
+        raise InputError("With noise for privacy a node tells neither constants nor its loss: --tell rows, or nothing.")
+    if study.tolerance is not None and "gap" not in tells:
+        raise InputError(
+            f"The study ends at a certified gap of {study.tolerance:g}, to which every client tells its part: join with --tell "
+            f"{','.join((*tells, 'gap'))}, or agree on a study without [stop] tolerance."
+        )
 
 
 def started(problem: Any) -> tuple[Pytree, Pytree]:
@@ -80,15 +106,11 @@ class Node:
         noise: Noise | None = None,
     ) -> None:
         self.seat, self.study, self.name, self.folder = seat, seat.study, seat.name, Path(folder)
-        for unknown in set(tells) - set(TELLS):
-            raise InputError(f"A node tells {', '.join(TELLS)}, not {unknown!r}.")
-        if noise is not None and {"constants", "loss"} & set(tells):
-            raise InputError(
-                "With noise for privacy a node tells neither constants nor its loss: --tell rows, or nothing."
-            )
+        _check_tells(self.study, tells, noise)
         self.tells, self.digits, self.noise = tells, digits, noise
         self.identity = self._known(identity)
         self.weight = float(seat.problem.clients.weights[seat.position])
+        self.proof = None if self.study.proof is None else gap.proof(seat.problem)
         self.masks: Masks | None = None
         if self.study.masks and self.identity is not None:
             everyone = [self.study.keys[name] for name in self.study.names]
@@ -114,9 +136,14 @@ class Node:
         try:
             answer = self.answer(wire.opened(SERVER, content))
         except (InputError, Refused, OSError) as error:
-            log.warning("refused: %s", error)
-            answer = Note({"v": VERSION, "study": self.study.digest, "name": self.name, "refused": str(error)}, {})
+            log.warning("not answered: %s", error)
+            why = {"later": _why(error)} if store.is_full(error) else {"refused": self._outwards(error)}
+            answer = Note({"v": VERSION, "study": self.study.digest, "name": self.name, **why}, {})
         return wire.sealed(answer, None if self.identity is None else self.identity.sign)
+
+    def _outwards(self, error: Exception) -> str:
+        """An error in words that say nothing of where this node keeps its files."""
+        return (_why(error) if isinstance(error, OSError) else str(error)).replace(str(self.folder), "its state folder")
 
     def answer(self, question: Note) -> Note:
         """The same without bytes; raises what is wrong."""
@@ -156,7 +183,16 @@ class Node:
             self._keep(state)
         elif about["said"] != state.said:
             raise Refused(SERVER, f"asks round {r} a second time with other numbers")
+        elif about["last"] and not state.last:
+            state = self._ended(state, about)
+            self._keep(state)
         return {"kind": "round", "round": r, "t": state.t, "seconds": time.perf_counter() - began}, state.sent
+
+    def _ended(self, state: _State, about: dict[str, Any]) -> _State:
+        """The state where the gap was found small enough; the message that was made after it is of no use any more."""
+        if state.ended is None:
+            raise Refused(SERVER, f"ends the study before round {state.round}, where no gap was measured")
+        return _State(state.round, int(about["t"]), state.said, *state.ended, last=True)
 
     def _forward(self, state: _State, about: dict[str, Any], lines: dict[int, Any], arrays: Arrays) -> _State:
         """The state from which round r is answered, through every round that this node has missed."""
@@ -182,10 +218,14 @@ class Node:
         if said != about["said"]:
             raise Refused(SERVER, "tells another history than before")
         assert turn is not None
-        report = self._report(turn.finished) if about["record"] else {}
-        sent = self._sealed(raw, kept, report, said)
+        record = bool(about["record"])
+        report = self._report(turn.finished) if record else {}
+        # What is asked is in the masks, too: another question in the same place has other masks, and the two say nothing together.
+        asked = wire.fingerprint(said, r, t, last, record)
+        sent = self._sealed(raw, kept, report, asked)
         raw, kept = (raw, kept) if self._keeps else ({}, {})  # nobody asks for them again
-        return _State(r, t, said, side.shared, side.private, sent, raw, kept, last)
+        ended = turn.finished if record and self.study.tolerance is not None else None
+        return _State(r, t, said, side.shared, side.private, sent, raw, kept, last, None, asked, ended)
 
     # --- messages -------------------------------------------------------------------------------------------------------
 
@@ -200,19 +240,24 @@ class Node:
                 raise InputError(
                     f"client {self.name!r}: {name} of its message is not finite in iteration {t}: smaller steps?"
                 )
-        return found if self.noise is None else self.noise.applied(found, said)
+        return found if self.noise is None else self.noise.applied(found, wire.fingerprint(said, t))
 
     def _report(self, finished: tuple[Pytree, Pytree]) -> Arrays:
-        """The loss and how much it counts: nothing where this node does not tell it."""
+        """The loss and how much it counts: nothing where this node does not tell it; and its part of the gap."""
         tells = "loss" in self.tells
-        return {"report": np.array([self.client.value(*finished) if tells else 0.0, float(tells)])}
+        found = np.array([self.client.value(*finished) if tells else 0.0, float(tells)])
+        if self.proof is None:
+            return {"report": found}
+        factors, allowance = gap.of_client(self.proof, self.seat.position), float(self.proof.shared.allowance)
+        part = gap.part_of(factors, allowance, self.weight, *self.client.gradients(*finished))
+        return {"report": np.concatenate([found, part])}
 
     @property
     def _keeps(self) -> bool:
         """Whether only the change since the last message that counted is sent."""
         return self.study.missing == "skip" and self.algorithm.name in KEPT
 
-    def _sealed(self, raw: Arrays, kept: Arrays, report: Arrays, said: str) -> Arrays:
+    def _sealed(self, raw: Arrays, kept: Arrays, report: Arrays, asked: str) -> Arrays:
         """What leaves this node."""
         before = {name: kept.get(name, np.zeros_like(a)) for name, a in raw.items()} if self._keeps else {}
         if self.masks is None:
@@ -230,12 +275,12 @@ class Node:
             vector = vector - fixed(
                 {**{n: before[n] for n in sorted(raw)}, **{n: np.zeros_like(a) for n, a in report.items()}}
             )
-        vector = vector + self.masks.between(vector.size, said)
+        vector = vector + self.masks.between(vector.size, asked)
         if self.study.missing == "wait":
             return {"masked": vector}
-        boxes = self.masks.sealed_shares(said)
+        boxes = self.masks.sealed_shares(asked)
         shares = {f"share.{j}": np.frombuffer(box, np.uint8) for j, box in boxes.items() if j != self.seat.position}
-        return {"masked": vector + self.masks.own(vector.size, said)} | shares
+        return {"masked": vector + self.masks.own(vector.size, asked)} | shares
 
     def _open(self, about: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
         """Help to open one sum of a round: shares of the seeds of those who are in it, and between them and the others."""
@@ -259,10 +304,10 @@ class Node:
         gone = [k for k in range(self.study.M) if k not in here]
         for j in here:
             if j == self.seat.position:
-                mine = self.masks.sealed_shares(state.said)[j]
+                mine = self.masks.sealed_shares(state.asked)[j]
                 shares = [mine[i : i + SHARE] for i in range(0, len(mine), SHARE)]
             else:
-                shares = self.masks.opened_shares(j, arrays[f"share.{j}"].tobytes(), state.said)
+                shares = self.masks.opened_shares(j, arrays[f"share.{j}"].tobytes(), state.asked)
             own.append(shares[0])
             pair += [shares[1 + k] for k in gone]
         if state.opened is None:
@@ -319,13 +364,15 @@ class Node:
 
         groups = {g: {n.split("/", 1)[1]: a for n, a in arrays.items() if n.startswith(f"{g}/")} for g in _State.ARRAYS}
         states = {name: block(name, getattr(self._first, name)) for name in ("shared", "private")}
+        if any(name.startswith("ended/") for name in arrays):
+            states["ended"] = block("ended", (self._first.shared, self._first.private))
         log.info("round %d read from %s", about["round"], path)
         return _State(**{name: about[name] for name in _State.PLAIN}, **groups, **states)
 
     def _keep(self, state: _State) -> None:
         """On the disk first, then in memory: a full disk changes nothing."""
         arrays = {f"{g}/{n}": a for g in _State.ARRAYS for n, a in getattr(state, g).items()}
-        for name in ("shared", "private"):
+        for name in ("shared", "private", "ended"):
             arrays |= {f"{name}/{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(getattr(state, name)))}
         about = {"v": VERSION, "first": self._first.said, **{name: getattr(state, name) for name in _State.PLAIN}}
         store.write(self.folder / "state.safetensors", arrays, about)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,22 @@ import numpy as np
 from twofold.errors import InputError
 from twofold.storage import replace_file
 
-__all__ = ["Arrays", "pack", "read", "replace_file", "unpack", "write"]
+__all__ = ["Arrays", "is_full", "pack", "read", "replace_file", "unpack", "write"]
 
 Arrays = dict[str, np.ndarray]
 """Arrays by name."""
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether there was no room to write, which gets better once somebody makes room.
+
+    >>> (
+    ...     is_full(OSError(errno.ENOSPC, "No space left on device")),
+    ...     is_full(PermissionError(errno.EACCES, "Permission denied")),
+    ... )
+    (True, False)
+    """
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def pack(arrays: Arrays, about: dict[str, Any]) -> bytes:

@@ -6,6 +6,7 @@ No number in it comes from anybody's data. Its digest travels with every message
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 from collections.abc import Mapping
 from functools import cached_property
@@ -18,7 +19,9 @@ from twofold import algorithms, losses, objectives, tree
 from twofold.algorithms.asvrcd_two import ASVRCDTwo
 from twofold.algorithms.base import Algorithm, Facts
 from twofold.clients import Clients
+from twofold.curvature.certificate import Certificate
 from twofold.errors import InputError, KindError, choose_from
+from twofold.federation import gap
 from twofold.federation.keys import Public
 from twofold.federation.wire import digest
 from twofold.losses import Linear
@@ -39,7 +42,7 @@ _KEYS: dict[str, tuple[str, ...]] = {
          "masks", "tell", "client"),
     "feature": ("name", "kind", "levels", "center", "scale"),
     "target": ("name", "classes"),
-    "stop": ("rounds",),
+    "stop": ("rounds", "tolerance"),
     "round": ("missing", "deadline", "record", "norm"),
     "masks": ("on", "bits"),
     "tell": ("constants", "norm", "rows", "salt"),
@@ -86,6 +89,8 @@ class Study:
         self.rounds = int(get("stop", "rounds", default=0))
         if self.rounds < 1:
             raise InputError("The study needs [stop] rounds = N, a whole number ≥ 1.")
+        tolerance = get("stop", "tolerance", default=None)
+        self.tolerance = None if tolerance is None else float(tolerance)
         self.missing: Missing = get("round", "missing", default="wait")
         if self.missing not in ("wait", "skip"):
             raise InputError(f"round.missing is 'wait' or 'skip', got {self.missing!r}.")
@@ -101,6 +106,7 @@ class Study:
         self.norm = get("tell", "norm", default=None)
         self.salted = bool(get("tell", "salt", default=len(self.keys) == self.M))
         self._check_rounds()
+        self._check_tolerance()
 
     def _get(self, *path: str, default: Any) -> Any:
         found: Any = self.document
@@ -140,6 +146,14 @@ class Study:
         if not 8 <= self.bits <= 52:
             raise InputError(f"masks.bits is a number of fractional bits from 8 to 52, got {self.bits}.")
 
+    def _check_tolerance(self) -> None:
+        if self.tolerance is None:
+            return
+        if not (math.isfinite(self.tolerance) and self.tolerance > 0):
+            raise InputError(f"[stop] tolerance is a gap F − F* > 0, got {self.tolerance:g}.")
+        if not self.record:
+            raise InputError("[stop] tolerance is looked at when something is recorded: set [round] record = 10, say.")
+
     @classmethod
     def read(cls, path: str | Path) -> Study:
         """The study in a TOML file."""
@@ -148,11 +162,16 @@ class Study:
         except tomllib.TOMLDecodeError as error:
             raise InputError(f"{path} is no TOML file: {error}.") from None
 
-    def write(self, path: str | Path) -> None:
-        """Keep the study as a TOML file."""
+    @property
+    def text(self) -> str:
+        """The study as TOML."""
         import tomli_w
 
-        Path(path).write_text(tomli_w.dumps(self.document))
+        return tomli_w.dumps(self.document)
+
+    def write(self, path: str | Path) -> None:
+        """Keep the study as a TOML file."""
+        Path(path).write_text(self.text)
 
     @cached_property
     def digest(self) -> str:
@@ -206,6 +225,25 @@ class Study:
     def stand_in(self) -> StudyProblem:
         """A problem of the right shapes, order, weights and scale, with nobody's data in it."""
         return self.problem()
+
+    @cached_property
+    def proof(self) -> Certificate | None:
+        """What turns everyone's parts into a certified gap; None where the study does not ask for one."""
+        if self.tolerance is None:
+            return None
+        found = gap.proof(self.stand_in)
+        least = gap.finest(found, gap.numbers_told(self.stand_in), self.step)
+        if least > self.tolerance:
+            raise InputError(
+                f"[stop] tolerance = {self.tolerance:g} cannot be seen behind masks with {self.bits} bits after the point: "
+                f"{least:.2g} can. Ask for less, or set [masks] bits higher."
+            )
+        return found
+
+    @property
+    def step(self) -> float:
+        """How far a sum of everyone's numbers may be off behind masks: half a step of fixed point for each client."""
+        return self.M * 2.0 ** -(self.bits + 1) if self.masks else 0.0
 
     # --- step sizes from what nodes tell --------------------------------------------------------------------------------
 
@@ -271,7 +309,9 @@ class Study:
     # --- a study from Python's objects ----------------------------------------------------------------------------------
 
     @classmethod
-    def of(cls, problem: Problem, algorithm: Algorithm, *, rounds: int, seed: int = 0, **sections: Any) -> Study:
+    def of(
+        cls, problem: Problem, algorithm: Algorithm, *, rounds: int, seed: int = 0, tolerance: float | None = None, **sections: Any
+    ) -> Study:  # fmt: skip
         """The study that a problem and a method amount to; `sections` are further ones, such as masks={"on": False}."""
         import jax
 
@@ -293,7 +333,7 @@ class Study:
             | ({} if loss.link.outputs is None else {"classes": loss.link.outputs}),
             "objective": {**_plain(objective, ("loss", "layout", "alone")), "rescale": problem.rescale, "sampling": problem.sampling},
             "algorithm": fields_of(algorithm),
-            "stop": {"rounds": rounds},
+            "stop": {"rounds": rounds} | ({} if tolerance is None else {"tolerance": float(tolerance)}),
             "client": [
                 {"name": name, "weight": float(weight)} | ({"key": keys[name]} if name in keys else {})
                 for name, weight in zip(names, clients.weights, strict=True)

@@ -18,18 +18,20 @@ def rehearsed(problem: Problem, algorithm: str | Algorithm, options: Options, se
     """One seed's run by real processes, with the step sizes that any engine would take."""
     budget = options.budget
     asked = {
-        "iterations": budget.iterations, "seconds": budget.seconds, "target": budget.target, "tol": budget.tol,
+        "iterations": budget.iterations, "seconds": budget.seconds, "target": budget.target,
         "start": options.start, "participation": options.participation, "checkpoint": options.checkpoint,
         "chunk": options.chunk, "state": options.state, "callbacks": options.callbacks or None,
     }  # fmt: skip
     for name, value in asked.items():
         if value is not None:
             raise InputError(
-                f"engine='flower' does not know {name}=: a federation ends after rounds=, from the usual start."
+                f"engine='flower' does not know {name}=: a federation ends after rounds= or at tol=, from the usual start."
             )
     if algorithm == "auto":
-        algorithm = choose(problem, cost_of(options.cost), 1e-8, False)[0]
+        # A federation knows no metric: nobody has everyone's data.
+        algorithm = choose(problem, cost_of(options.cost), 1e-8, False, metric=False).algorithm
     method, _ = complete(problem, algorithm, options.constants)
     from twofold.engines.flower import rehearse
 
-    return rehearse(problem, method, rounds=None if budget.relative else budget.rounds, seed=seed, every=budget.every)
+    rounds = None if budget.relative else budget.rounds
+    return rehearse(problem, method, rounds=rounds, seed=seed, every=budget.every, tolerance=budget.tol)

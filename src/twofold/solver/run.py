@@ -71,7 +71,7 @@ class Run:
         told = None
         if algorithm == "auto":
             cost, relative = cost_of(options.cost), options.budget.relative or USUAL
-            algorithm, told = choose(problem, cost, relative, options.participation is not None)
+            algorithm, problem, told = choose(problem, cost, relative, options.participation is not None)
         self.given = make(algorithm)
         check(self.given)
         self.algorithm, note = complete(problem, self.given, options.constants, options.participation)

@@ -33,7 +33,15 @@ class Rehearsal:
     """Everything that a federation needs, in one folder: keys, certificates, the study file, and everyone's rows."""
 
     def __init__(
-        self, problem: Problem, algorithm: Algorithm, folder: str | Path, *, rounds: int, seed: int = 0, **sections: Any
+        self,
+        problem: Problem,
+        algorithm: Algorithm,
+        folder: str | Path,
+        *,
+        rounds: int,
+        seed: int = 0,
+        tolerance: float | None = None,
+        **sections: Any,
     ) -> None:
         self.folder, self.problem = Path(folder), problem
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -46,7 +54,7 @@ class Rehearsal:
             (self.folder / f"state-{i}").mkdir()
             assert name == self.names[i]
         lines = {name: key.public.line for name, key in keys.items()}
-        self.study = Study.of(problem, algorithm, rounds=rounds, seed=seed, keys=lines, **sections)
+        self.study = Study.of(problem, algorithm, rounds=rounds, seed=seed, tolerance=tolerance, keys=lines, **sections)
         self.study.write(self.folder / "study.toml")
         make_certificates(self.folder / "certs", ["127.0.0.1", "localhost"])
 
@@ -89,6 +97,7 @@ def rehearse(
     rounds: int | None,
     seed: int = 0,
     every: int = 1,
+    tolerance: float | None = None,
     patience: Patience | None = None,
 ) -> Result:
     """Solve a problem as a federation of one process per client on this machine.
@@ -97,10 +106,17 @@ def rehearse(
     from what nodes tell, where the algorithm leaves them open. Rows are drawn by the run's seed, without salt.
     """
     if rounds is None:
-        raise InputError("engine='flower' needs rounds=: nobody in a federation sees the gap.")
+        raise InputError("engine='flower' needs rounds=, after which a study ends in any case.")
     with tempfile.TemporaryDirectory(prefix="twofold-") as folder:
         stage = Rehearsal(
-            problem, algorithm, folder, rounds=rounds, seed=seed, round={"record": every}, tell={"salt": False}
+            problem,
+            algorithm,
+            folder,
+            rounds=rounds,
+            seed=seed,
+            tolerance=tolerance,
+            round={"record": every},
+            tell={"salt": False},
         )
         running: list[subprocess.Popen[bytes]] = []
 
