@@ -67,12 +67,16 @@ class Method:
         >>> import twofold as tw
         >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=12, features=2)
         >>> train, test = tw.Clients.from_list(made.clients).split(test=0.5)
-        >>> result = tw.methods.fedper(tw.losses.logistic(intercept=True), head="bias", lr=0.1).fit(train, rounds=3, test=test)
+        >>> result = tw.methods.fedper(tw.losses.logistic(intercept=True), head="bias", lr=0.1).fit(
+        ...     train, rounds=3, test=test
+        ... )
         >>> list(result.w), list(result.beta)
         (['weight'], ['bias'])
         """
         if "seeds" in options:
-            raise InputError("A method's fit has one seed=; for many say tw.solve(method.problem(clients), method.algorithm, seeds=…).")
+            raise InputError(
+                "A method's fit has one seed=; for many say tw.solve(method.problem(clients), method.algorithm, seeds=…)."
+            )
         found = solve(self.problem(clients), self.algorithm, rounds=rounds, **options)
         return found if self.after is None else fine_tune(found, self.after, **_watched(options))
 
@@ -95,7 +99,9 @@ def fine_tune(result: Result, algorithm: Algorithm, **options: Any) -> Result:
     """
     problem = result.problem
     if problem is None:
-        raise InputError("This result does not know its problem any more: fine-tune what solve or fit gave, not a loaded file.")
+        raise InputError(
+            "This result does not know its problem any more: fine-tune what solve or fit gave, not a loaded file."
+        )
     own = Problem(objectives.local(problem.objective.loss), problem.clients)
     start = ((), everyones_parameters(problem, result.w, result.beta))
     found = solve(own, algorithm, rounds=1, start=start, **options)
@@ -150,10 +156,14 @@ def fedavg(
     """
     loss = _loss(model, link)
     algorithm = algorithms.LSGD(lr=lr, batch=batch, epochs=epochs, optimizer=optimizer, **others)
-    return Method("fedavg", loss, lambda clients: _one_model(loss, clients, state), algorithm, "mean f'(w), one model for all")
+    return Method(
+        "fedavg", loss, lambda clients: _one_model(loss, clients, state), algorithm, "mean f'(w), one model for all"
+    )
 
 
-def finetuned(model: Any, *, finetune_epochs: int = 5, finetune_lr: Rate | None = None, lr: Rate = 0.005, **others: Any) -> Method:
+def finetuned(
+    model: Any, *, finetune_epochs: int = 5, finetune_lr: Rate | None = None, lr: Rate = 0.005, **others: Any
+) -> Method:
     """FedAvg, after which everyone trains the shared model further on its own rows.
 
     FedAvg minimises mean f'_m(w); where fine-tuning stops is no minimiser of any F.
@@ -163,7 +173,9 @@ def finetuned(model: Any, *, finetune_epochs: int = 5, finetune_lr: Rate | None 
     5
     """
     method = fedavg(model, lr=lr, **others)
-    return _with_fine_tuning(method, "finetuned", finetune_epochs, finetune_lr, "mean f'(w); fine-tuning minimises no F")
+    return _with_fine_tuning(
+        method, "finetuned", finetune_epochs, finetune_lr, "mean f'(w); fine-tuning minimises no F"
+    )
 
 
 def _with_fine_tuning(method: Method, name: str, epochs: int, lr: Rate | None, minimises: str) -> Method:
@@ -200,7 +212,9 @@ def scaffold(
     """
     loss = _loss(model, link)
     algorithm = algorithms.Scaffold(lr=lr, batch=batch, epochs=epochs, **others)
-    return Method("scaffold", loss, lambda clients: _one_model(loss, clients, state), algorithm, "mean f'(w), one model for all")
+    return Method(
+        "scaffold", loss, lambda clients: _one_model(loss, clients, state), algorithm, "mean f'(w), one model for all"
+    )
 
 
 def local(
@@ -294,7 +308,9 @@ def _norms(loss: Loss, clients: Clients) -> list[str]:
     names = ["/".join(str(getattr(key, "key", getattr(key, "name", key))) for key in path) for path, _ in found]
     chosen = [name for name in names if any(word in name.lower() for word in NORMS)]
     if not chosen:
-        raise InputError(f"The net has no layer with \"norm\" or \"bn\" in its name; it has {', '.join(names)}. Say norms=, their names.")
+        raise InputError(
+            f'The net has no layer with "norm" or "bn" in its name; it has {", ".join(names)}. Say norms=, their names.'
+        )
     return chosen
 
 

@@ -191,9 +191,9 @@ class OfHeldOut:
         """The four figures of one iterate."""
         w, parts = program.outward(w, parts)
         sums, counts = [], []
-        for stack, beta, size, rows in zip(program.stacks, parts, self._sizes, self._data, strict=True):
+        for stack, part, size, rows in zip(program.stacks, parts, self._sizes, self._data, strict=True):
             # A sharded run may fill its stacks up with clients of weight zero.
-            member, beta = jax.tree.map(lambda leaf, n=size: leaf[:n], (stack, beta))
+            member, beta = jax.tree.map(lambda leaf, n=size: leaf[:n], (stack, part))
             of_client = partial(self._grade, program.objective)
             sums.append(jax.vmap(of_client, in_axes=(0, None, 0, 0))(member, w, beta, tree.cast(rows)))
             counts.append(rows[2])

@@ -133,8 +133,8 @@ class Problem:
         self.rescale = rescale
         self.M = len(clients)
         w, beta = self.objective.init(clients)
-        loss = getattr(self.objective, "loss", None)
-        if hasattr(loss, "check") and not isinstance(loss, Linear):  # linear losses check when they make their parameters
+        loss: Any = getattr(self.objective, "loss", None)
+        if hasattr(loss, "check") and not isinstance(loss, Linear):  # those check when they make their parameters
             loss.check(clients)
         self.has_shared, self.has_private = tree.size(w) > 0, tree.size(beta) > 0
         if not self.has_shared and not self.has_private:

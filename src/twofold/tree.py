@@ -14,8 +14,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 __all__ = [
-    "Pytree", "Running", "Scalar", "arrays", "blend", "cast", "combine", "is_running", "learned", "move", "record", "replace_rows", "rows", "scale",
-    "scale_learned", "select", "size", "squared_norm", "static", "step", "subtract", "unscale", "weighted_sum", "zeros",
+    "Pytree", "Running", "Scalar", "arrays", "blend", "cast", "combine", "is_running", "learned", "move", "record",
+    "replace_rows", "rows", "scale", "scale_learned", "select", "size", "squared_norm", "static", "step", "subtract",
+    "unscale", "weighted_sum", "zeros",
 ]  # fmt: skip
 
 Pytree: TypeAlias = Any
@@ -324,14 +325,22 @@ def learned(x: Pytree) -> Pytree:
     >>> learned({"weight": 1.0, "state": Running(2.0)})
     {'state': None, 'weight': 1.0}
     """
-    return jax.tree.map(lambda node: None if is_running(node) else node, x, is_leaf=is_running)
+
+    def keep(node: Pytree) -> Pytree:
+        return None if is_running(node) else node
+
+    return jax.tree.map(keep, x, is_leaf=is_running)
 
 
 def move(x: Pytree, step: Pytree, gradient: Pytree) -> Pytree:
     """Compute x + step; where x has `Running` numbers, x − gradient, which is their new value.
 
     >>> from twofold.tree import Running, move
-    >>> moved = move({"weight": 1.0, "state": Running(2.0)}, {"weight": -0.5, "state": None}, {"weight": 9.0, "state": Running(0.5)})
+    >>> moved = move(
+    ...     {"weight": 1.0, "state": Running(2.0)},
+    ...     {"weight": -0.5, "state": None},
+    ...     {"weight": 9.0, "state": Running(0.5)},
+    ... )
     >>> moved
     {'state': Running(1.5), 'weight': 0.5}
     """
@@ -363,7 +372,11 @@ def scale_learned(a: Scalar, x: Pytree) -> Pytree:
     >>> scale_learned(0.5, {"weight": 1.0, "state": Running(2.0)})
     {'state': Running(2.0), 'weight': 0.5}
     """
-    return jax.tree.map(lambda node: node if is_running(node) else a * node, x, is_leaf=is_running)
+
+    def times(node: Pytree) -> Pytree:
+        return node if is_running(node) else a * node
+
+    return jax.tree.map(times, x, is_leaf=is_running)
 
 
 def blend(a: Scalar, x: Pytree, y: Pytree) -> Pytree:

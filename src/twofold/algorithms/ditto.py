@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import jax
 from jax.typing import ArrayLike
 
 from twofold import randomness
@@ -10,7 +9,14 @@ from twofold.algorithms.base import Evaluations, GradientOracle
 from twofold.algorithms.local import Plan
 from twofold.algorithms.oracle import Sampled
 from twofold.algorithms.training import (
-    Message, Personal, Training, local_steps, pulled, refuse_other_models, rows_of, rule,
+    Message,
+    Personal,
+    Training,
+    local_steps,
+    pulled,
+    refuse_other_models,
+    rows_of,
+    rule,
 )  # fmt: skip
 from twofold.randomness import Key
 from twofold.tree import Pytree, record, static
@@ -38,7 +44,9 @@ class Ditto(Training):
     """
 
     lam: float = 0.1  # λ, the strength of the pull to the shared model
-    own_epochs: int | None = static(default=None)  # passes with which the personal model is trained, if not as many as the shared one
+    own_epochs: int | None = static(
+        default=None
+    )  # passes with which the personal model is trained, if not as many as the shared one
     name = "ditto"
 
     def client(
@@ -65,5 +73,5 @@ class Ditto(Training):
 
     def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
         """The shared model's batches in w, the personal one's in β."""
-        zero = 0 * jax.numpy.asarray(plan.k)
+        zero = 0 * plan.k
         return Evaluations(rows_of(self, rows) + zero, rows_of(self, rows, self.own_epochs) + zero)

@@ -53,7 +53,9 @@ class FedProx(Training):
         super().__post_init__()
         refuse_both(self, self.eta is not None)
         if self.is_plain and self.prox is None:
-            raise InputError("FedProx with a learning rate needs the strength of its pull as well: say prox=, as in prox=0.001.")
+            raise InputError(
+                "FedProx with a learning rate needs the strength of its pull as well: say prox=, as in prox=0.001."
+            )
 
     def is_complete(self) -> bool:
         """It needs ρ, and a step size or a learning rate."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from jax.typing import ArrayLike
 
 from twofold import randomness
@@ -27,7 +29,9 @@ class FedRep(Training):
 
     >>> import twofold as tw
     >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
-    >>> problem = tw.Problem(tw.objectives.weight_sharing(tw.losses.logistic(), split=1), tw.Clients.from_list(made.clients))
+    >>> problem = tw.Problem(
+    ...     tw.objectives.weight_sharing(tw.losses.logistic(), split=1), tw.Clients.from_list(made.clients)
+    ... )
     >>> result = tw.solve(problem, tw.algorithms.FedRep(lr=0.1, batch=4, head_epochs=2), rounds=3, record=())
     >>> result.ledger.gradients_w.tolist(), result.ledger.gradients_beta.tolist()
     ([24, 24, 24], [48, 48, 48])
@@ -43,7 +47,7 @@ class FedRep(Training):
         point, found = oracle.outward(shared, private.beta), rule(self, plan.k)
         begun = private.memory if self.keep else found.begin(*point)
 
-        def moving(block: str) -> object:
+        def moving(block: str) -> Callable[[Sampled, Pytree], Pytree]:
             one = found.only(block)
 
             def step(sample: Sampled, state: Pytree) -> Pytree:

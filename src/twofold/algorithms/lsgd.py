@@ -75,10 +75,10 @@ class LSGD(Training):
 
     def is_complete(self) -> bool:
         """It needs a step size or a learning rate, and μ for the weighted average only."""
-        return self.is_plain or self.eta is not None and (self.mu is not None or not self.average)
+        return self.is_plain or (self.eta is not None and (self.mu is not None or not self.average))
 
     def complete(self, setting: Facts) -> tuple[LSGD, str | None]:
-        """Theorem local's step where there is no learning rate, with the bound 1/(4L^w) for τ = 1, and 1/(4𝓛(b)) where the noise is known."""
+        """Theorem local's step if there is no learning rate, with the bound 1/(4L^w) for τ = 1, or 1/(4𝓛(b)) if the noise is known."""
         if self.is_plain:
             return self, None
         steps = self.tau if self.epochs is None else self.epochs * int(self._steps_per_epoch(math.ceil(setting.rows)))

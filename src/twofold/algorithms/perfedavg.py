@@ -1,4 +1,5 @@
 """Per-FedAvg: FedAvg on the model after one step, with cheap gradients (Fallah et al. 2020)."""
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 

@@ -55,7 +55,9 @@ class PFedMe(Algorithm):
     local_rounds: int = static(default=20)  # R, the local rounds in one round of communication
     inner_steps: int = static(default=5)  # K, the gradient steps on θ in one local round
     batch: int | None = static(default=20)  # rows in one sampled gradient; None takes all rows
-    epochs: int | None = static(default=None)  # reshuffled passes over each client's own rows, a local round for each batch, instead of R
+    epochs: int | None = static(
+        default=None
+    )  # reshuffled passes over each client's own rows, a local round for each batch, instead of R
     drop_last: bool = static(default=False)  # leave out the last batch of an epoch where it is shorter
     name = "pfedme"
     may_skip_messages = False

@@ -50,7 +50,9 @@ class Scaffold(Training):
     >>> import twofold as tw
     >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
     >>> problem = tw.Problem(tw.objectives.traditional(tw.losses.logistic(l2=0.1)), tw.Clients.from_list(made.clients))
-    >>> result = tw.solve(problem, tw.algorithms.Scaffold(lr=0.5, batch=None, tau=3, epochs=None), rounds=200, record="gap")
+    >>> result = tw.solve(
+    ...     problem, tw.algorithms.Scaffold(lr=0.5, batch=None, tau=3, epochs=None), rounds=200, record="gap"
+    ... )
     >>> bool(result.history["gap"][-1] < 1e-12)
     True
     """

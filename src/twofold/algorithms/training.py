@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 
 from twofold import randomness, tree
@@ -65,7 +65,9 @@ class Training(Algorithm):
     batch: int | None = static(default=10)  # rows in one batch; None takes all rows
     epochs: int | None = static(default=1)  # reshuffled passes over each client's own rows, instead of tau steps
     drop_last: bool = static(default=False)  # leave out the last batch of a pass where it is shorter
-    optimizer: Optimizer | None = static(default=None)  # of optax; its updates are multiplied by lr, which is then 1 if not given
+    optimizer: Optimizer | None = static(
+        default=None
+    )  # of optax; its updates are multiplied by lr, which is then 1 if not given
     keep: bool = static(default=False)  # whether the optimiser remembers from one round to the next
     may_skip_messages = False
     works_with_some = True
@@ -134,7 +136,7 @@ def check_training(method: Any) -> None:
             raise InputError(f"{kind} needs {name} ≥ 1, got {name}={value}.")
     for name in ("lr", "lr_beta"):
         value = getattr(method, name)
-        if isinstance(value, (int, float, np.number)) and not (np.isfinite(value) and value >= 0):
+        if isinstance(value, int | float) and not 0 <= value < math.inf:
             raise InputError(f"{kind} needs a learning rate that is a finite number ≥ 0, got {name}={value!r}.")
     optimizer = method.optimizer
     if optimizer is not None and not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):

@@ -54,11 +54,16 @@ class Simulate(Engine):
             objective, variables, proof = layout.put((plain.objective, plain.variables, plain.proof), P())
             self.program = Program(objective, variables, plain.stacks, proof)
             self.algorithm, keys, w = layout.put((self.algorithm, keys, w), P())
-            parts = layout.put(
-                layout.filled(jax.tree.map(np.asarray, parts), int(apart)), P(*(None,) * apart, AXIS)
-            )
+            parts = layout.put(layout.filled(jax.tree.map(np.asarray, parts), int(apart)), P(*(None,) * apart, AXIS))
         self._streams, self._state, self._buffer = _begin(
-            self.algorithm, self.program, keys, w, parts, layout=layout, seeds=len(seeds), slots=slots,
+            self.algorithm,
+            self.program,
+            keys,
+            w,
+            parts,
+            layout=layout,
+            seeds=len(seeds),
+            slots=slots,
             apart=apart,
         )
 

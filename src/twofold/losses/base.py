@@ -108,7 +108,10 @@ def sees_other_rows(function: Callable[[Pytree], jax.Array], rows: Pytree) -> bo
     """Whether what a function gives for rows depends on which others there are: it gives one value, or line, per row.
 
     >>> import jax.numpy as jnp
-    >>> sees_other_rows(lambda x: x - x.mean(), jnp.array([1.0, 2.0])), sees_other_rows(lambda x: 2 * x, jnp.array([1.0, 2.0]))
+    >>> (
+    ...     sees_other_rows(lambda x: x - x.mean(), jnp.array([1.0, 2.0])),
+    ...     sees_other_rows(lambda x: 2 * x, jnp.array([1.0, 2.0])),
+    ... )
     (True, False)
     """
     together = np.asarray(function(rows))

@@ -56,9 +56,9 @@ class Custom:
         if not is_close(together, alone):
             name = getattr(self.fn, "__name__", "the function")
             raise InputError(
-                f"losses.custom needs a mean over rows, each by itself, but on {count} rows of client {clients.names[0]!r} {name} gives "
-                f"{float(together):.6g}, and the mean of its values for single rows is {float(alone):.6g}. A sum is not a mean; a "
-                "function that looks at other rows of the batch, as BatchNorm does, is a job for tw.losses.net."
+                f"losses.custom needs a mean over rows, each by itself, but on {count} rows of client {clients.names[0]!r} {name} "
+                f"gives {float(together):.6g}, and the mean of its values for single rows is {float(alone):.6g}. A sum is not a mean; "
+                "a function that looks at other rows of the batch, as BatchNorm does, is a job for tw.losses.net."
             )
 
     def by_class(self) -> None:
@@ -77,7 +77,11 @@ class Custom:
 
     def grade(self, params: Pytree, x: Pytree, y: Pytree) -> jax.Array:
         """Minus the loss of each row: the only figure that every loss has."""
-        return -by_row(lambda batch: self.fn(params, batch.x, batch.y), x, y)
+        return -self.row_losses(params, x, y)
+
+    def row_losses(self, params: Pytree, x: Pytree, y: Pytree) -> jax.Array:
+        """The loss of each row, without the ridge."""
+        return by_row(lambda batch: self.fn(params, batch.x, batch.y), x, y)
 
     def scores(self, params: Pytree, x: Pytree) -> NDArray[Any]:
         """Raise: only the user knows what is behind a prediction."""
@@ -128,7 +132,9 @@ def _shaken(params: Pytree) -> Pytree:
     keys = jax.random.split(jax.random.key(0), max(len(jax.tree.leaves(params)), 1))
     leaves, structure = jax.tree.flatten(params)
     moved = [
-        leaf + 0.1 * jax.random.normal(key, leaf.shape, leaf.dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+        leaf + 0.1 * jax.random.normal(key, leaf.shape, leaf.dtype)
+        if jnp.issubdtype(leaf.dtype, jnp.floating)
+        else leaf
         for leaf, key in zip(leaves, keys, strict=False)
     ]
     return jax.tree.unflatten(structure, moved)

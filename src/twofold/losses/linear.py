@@ -175,7 +175,11 @@ class Linear:
 
     def value(self, params: Pytree, rows: Rows) -> jax.Array:
         """The mean loss over the rows plus the ridge."""
-        return rows.mean(self.link.loss(self.score(params, rows.x), rows.y)) + self.ridge(params)
+        return rows.mean(self.row_losses(params, rows.x, rows.y)) + self.ridge(params)
+
+    def row_losses(self, params: Pytree, x: jax.Array, y: jax.Array) -> jax.Array:
+        """The loss of each row, without the ridge."""
+        return self.link.loss(self.score(params, x), y)
 
     def predict(self, params: Pytree, x: jax.Array) -> jax.Array:
         """The class (or the real value) that the parameters give each row."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -139,7 +139,10 @@ def _keyed(streams: Pytree, key: jax.Array) -> Pytree:
     """Random streams with keys of their own, made of one key."""
     leaves, structure = jax.tree.flatten(streams)
     of_keys = [jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves]
-    new = [jax.random.fold_in(key, i) if is_key else leaf for i, (leaf, is_key) in enumerate(zip(leaves, of_keys, strict=True))]
+    new = [
+        jax.random.fold_in(key, i) if is_key else leaf
+        for i, (leaf, is_key) in enumerate(zip(leaves, of_keys, strict=True))
+    ]
     return jax.tree.unflatten(structure, new)
 
 
@@ -183,7 +186,9 @@ class Equinox:
         given = None
         if self._has_state:
             leaves, structure = jax.tree.flatten(self._empty)
-            given = jax.tree.unflatten(structure, [_typed(value, leaf) for value, leaf in zip(state, leaves, strict=True)])
+            given = jax.tree.unflatten(
+                structure, [_typed(value, leaf) for value, leaf in zip(state, leaves, strict=True)]
+            )
         out, new = jax.vmap(of_row, in_axes=(0, 0, None), out_axes=(0, None), axis_name="batch")(x, keys, given)
         return out, tuple(jax.tree.leaves(new)) if train and self._has_state else state
 
@@ -206,7 +211,9 @@ def adapt(model: Any) -> Net:
     """The functions of a module, of a function of `rngs` (flax.nnx) or `key` (equinox) that makes one, or a pair of functions.
 
     >>> import jax.numpy as jnp
-    >>> adapt((lambda key, x: (jnp.ones(2), ()), lambda params, state, x, key, train: (x @ params, state))).__class__.__name__
+    >>> adapt(
+    ...     (lambda key, x: (jnp.ones(2), ()), lambda params, state, x, key, train: (x @ params, state))
+    ... ).__class__.__name__
     'Functions'
     """
     if isinstance(model, (Functions, Linen, Nnx, Equinox)):
@@ -220,12 +227,13 @@ def adapt(model: Any) -> Net:
         return Nnx(lambda _: model)
     if home == "equinox":
         return Equinox(lambda _: model)
-    maker = model.__init__ if isinstance(model, type) else model
+    maker: Any = model.__init__ if isinstance(model, type) else model
     names = inspect.signature(maker).parameters if callable(maker) else {}
+    make: Any = model
     if "rngs" in names:
-        return Nnx(lambda key: model(rngs=_nnx().Rngs(key)))
+        return Nnx(lambda key: make(rngs=_nnx().Rngs(key)))
     if "key" in names:
-        return Equinox(lambda key: model(key=key))
+        return Equinox(lambda key: make(key=key))
     raise KindError(
         f"A net is a module of flax.linen, flax.nnx or equinox, a function of rngs= (nnx) or key= (equinox) that makes one, or a pair "
         f"of functions (init, apply), got {getattr(model, '__name__', type(model).__name__)}."
@@ -238,12 +246,14 @@ def _functions(first: Any, apply: Any) -> Functions:
             "A net of your own is a pair of functions: init(key, x), which gives parameters and state, and "
             "apply(params, state, x, key, train), which gives outputs and state."
         )
-    return Functions(first, apply)
+    return Functions(cast(Any, first), cast(Any, apply))
 
 
 def _home(model: object) -> str | None:
     """Which library the class of a module comes from."""
-    bases = {base.__module__.partition(".")[0]: f"{base.__module__}.{base.__name__}" for base in type(model).__mro__[:-1]}
+    bases = {
+        base.__module__.partition(".")[0]: f"{base.__module__}.{base.__name__}" for base in type(model).__mro__[:-1]
+    }
     if "equinox" in bases:
         return "equinox"
     name = bases.get("flax", "")

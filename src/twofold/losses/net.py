@@ -96,9 +96,9 @@ class Net:
         """The outputs, and the new state where the net has one."""
         learned, running = _parts(params)
         state: Pytree = () if running is None else jax.lax.stop_gradient(running.values)
-        given = (learned, state, x) if self.dtype is None else tree.cast((learned, state, x), self.dtype)
+        params, state, x = (learned, state, x) if self.dtype is None else tree.cast((learned, state, x), self.dtype)
         typed = None if key is None else jax.random.wrap_key_data(key, impl="threefry2x32")
-        out, new = fast(self.module)(*given, typed, key is not None)
+        out, new = fast(self.module)(params, state, x, typed, key is not None)
         return _fitting(self.link, out), None if running is None else Running(jax.tree.map(_real, new))
 
     def value(self, params: Pytree, rows: Rows) -> jax.Array:
@@ -106,8 +106,7 @@ class Net:
         learned, old = _parts(params)
         ridge = 0.5 * self.l2 * tree.squared_norm(learned)
         if rows.key is None:
-            each = _in_parts(lambda x, y: self.link.loss(self._apply(params, x, None)[0], y), (rows.x, rows.y))
-            return rows.mean(each) + ridge
+            return rows.mean(self.row_losses(params, rows.x, rows.y)) + ridge
         out, new = self._apply(params, rows.x, rows.key)
         value = rows.mean(self.link.loss(out, rows.y)) + ridge
         return value if new is None else value + _towards(old, new)
@@ -119,8 +118,12 @@ class Net:
     def grade(self, params: Pytree, x: Pytree, y: Pytree) -> jax.Array:
         """One figure per row, larger is better: right or wrong, minus the squared error, or minus the loss."""
         if self.link.name == OWN:
-            return _in_parts(lambda x, y: -self.link.loss(self._apply(params, x, None)[0], y), (x, y))
+            return -self.row_losses(params, x, y)
         return self.link.grade(self._outputs(params, x), y)
+
+    def row_losses(self, params: Pytree, x: Pytree, y: Pytree) -> jax.Array:
+        """The loss of each row at rest, without the ridge."""
+        return _in_parts(lambda x, y: self.link.loss(self._apply(params, x, None)[0], y), (x, y))
 
     def _outputs(self, params: Pytree, x: Pytree) -> jax.Array:
         """The net's outputs at rest."""
@@ -197,7 +200,7 @@ def _in_parts(function: Callable[..., jax.Array], rows: tuple[Pytree, ...]) -> j
 
 @jax.jit
 def _scores(loss: Net, params: Pytree, x: Pytree) -> jax.Array:
-    return loss._outputs(params, x)  # noqa: SLF001
+    return loss._outputs(params, x)
 
 
 # --- the start, and its checks ----------------------------------------------------------------------------------------
@@ -206,7 +209,9 @@ def _scores(loss: Net, params: Pytree, x: Pytree) -> jax.Array:
 @lru_cache(maxsize=8)
 def _begin(module: Module, seed: int, rows: tuple[Any, ...], structure: Any) -> tuple[Pytree, Pytree, tuple[int, ...]]:
     """First parameters and state on the host, and the shape of the outputs of one row."""
-    x = jax.tree.unflatten(structure, [jnp.zeros((1, *shape), jax.dtypes.canonicalize_dtype(dtype)) for shape, dtype in rows])
+    x = jax.tree.unflatten(
+        structure, [jnp.zeros((1, *shape), jax.dtypes.canonicalize_dtype(dtype)) for shape, dtype in rows]
+    )
     try:
         params, state = module.begin(jax.random.key(seed), x)
         out, _ = jax.eval_shape(lambda p, s: module(p, s, x, None, False), params, state)
@@ -287,7 +292,9 @@ def net(
     elif link in LINKS:
         chosen = LINKS[link]()
     else:
-        raise InputError(f"The link of a net is one of {', '.join(LINKS)}, or a function of outputs and targets, got {link!r}.")
+        raise InputError(
+            f"The link of a net is one of {', '.join(LINKS)}, or a function of outputs and targets, got {link!r}."
+        )
     if not isinstance(seed, (int, np.integer)):
         raise KindError(f"The seed of a net is a whole number, got {seed!r}.")
     return Net(adapt(model), chosen, ridge_of(l2), Held(int(seed)), dtype)

@@ -19,9 +19,9 @@ from twofold.tree import Pytree
 
 if TYPE_CHECKING:
     from twofold.curvature.model import BlockCurvature
-    from twofold.losses import Custom, Linear
+    from twofold.losses import Custom, Linear, Net
 
-    Loss: TypeAlias = Linear | Custom
+    Loss: TypeAlias = Linear | Custom | Net
 else:
     Loss = Any
 

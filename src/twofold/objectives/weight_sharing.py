@@ -79,7 +79,9 @@ class WeightSharing(Objective):
         params = self.loss.init(clients)
         # What a net updates by itself goes together, under one name.
         structure = cast(Any, jax.tree.structure(params, is_leaf=is_running))
-        leaves = cast(list[tuple[tuple[Any, ...], Any]], jax.tree_util.tree_leaves_with_path(params, is_leaf=is_running))
+        leaves = cast(
+            list[tuple[tuple[Any, ...], Any]], jax.tree_util.tree_leaves_with_path(params, is_leaf=is_running)
+        )
         named = [(_name(path), leaf) for path, leaf in leaves]
         for name in _names(self.split):
             if name != STATE and not any(_inside(leaf, name) for leaf, _ in named):
@@ -217,7 +219,9 @@ def _kind(split: _Split, name: str, leaf: Any, leaves: int) -> _Kind:
     return tuple(np.flatnonzero(chosen).tolist()), tuple(np.flatnonzero(~chosen).tolist())
 
 
-def weight_sharing(loss: Loss, split: Split | None = None, *, private: str | Collection[str] | None = None) -> WeightSharing:
+def weight_sharing(
+    loss: Loss, split: Split | None = None, *, private: str | Collection[str] | None = None
+) -> WeightSharing:
     """Share some weights of one model and keep the others private: f'([w, β]) (WS2, FedPer, LG-FedAvg).
 
     Say what is shared (`split`), or the names of what is private (`private="head"`).
@@ -246,4 +250,4 @@ def weight_sharing(loss: Loss, split: Split | None = None, *, private: str | Col
         split = slice(*cast(list[Any], split["slice"]))
     if isinstance(split, (int, slice)) or callable(split):
         return WeightSharing(loss, cast(_Split, split))
-    return WeightSharing(loss, tuple(split))
+    return WeightSharing(loss, tuple(cast(Collection[str], split)))

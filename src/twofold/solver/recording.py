@@ -28,9 +28,9 @@ class Recording(NamedTuple):
 
     def derive(self, values: dict[str, Any]) -> None:
         """Add the figures that come from another metric and a number, and give each grade a column of its own."""
-        for which, columns in self.graded.items():
+        for which, names in self.graded.items():
             found = values.pop(which)
-            values |= {name: found[:, i] for i, name in enumerate(columns)}
+            values |= {name: found[:, i] for i, name in enumerate(names)}
         if self.best is not None:
             values["gap"] = values["loss"] - self.best
         if self.mu is not None:

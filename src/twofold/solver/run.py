@@ -159,7 +159,11 @@ class Run:
         if options.checkpoint is not None:
             keeper = Keeper(self, options.checkpoint, options.checkpoint_every)
             k = keeper.restore(tracks, engine)
-        patience = FIRST_RECORDS if any((budget.tol, budget.target, budget.seconds, budget.relative, options.patience)) else MOST_SLOTS
+        patience = (
+            FIRST_RECORDS
+            if any((budget.tol, budget.target, budget.seconds, budget.relative, options.patience))
+            else MOST_SLOTS
+        )
         at_once = MOST_SLOTS
         if options.callbacks or not engine.buffers:
             patience = at_once = 1  # callbacks are called at each record as it happens
@@ -247,14 +251,16 @@ class Run:
     def _record_start(self, tracks: list[Track], engine: Engine) -> None:
         snapshots = engine.first()
         nothing, seconds = self.schedule.ahead(0, 0), np.array([self.clock.now()])
+        rows = range(len(tracks) if any(start is not self.starts[0] for start in self.starts) else 1)
+        found = [engine.measure(self.recording.metrics, snapshots, np.array([row], np.int32)) for row in rows]
+        points = [engine.fetch(snapshots, 0, row) for row in rows]
+        first = found[0][0]
+        self._foretell(float(first["bound"][0]) if "bound" in first else math.inf)
         for track in tracks:
-            if track.row == 0 or self.starts[track.row] is not self.starts[0]:  # most often all begin at the same point
-                values, sizes = engine.measure(self.recording.metrics, snapshots, np.array([track.row], np.int32))
-                here = engine.fetch(snapshots, 0, track.row)
-            if track.row == 0:
-                self._foretell(float(values["bound"][0]) if "bound" in values else math.inf)
+            row = min(track.row, len(rows) - 1)  # most often all begin at the same point
+            (values, sizes), begun = found[row], points[row]
             track.extend(
-                np.zeros(1, int), nothing.at(track.row), dict(values), sizes, seconds, lambda _, here=here: here
+                np.zeros(1, int), nothing.at(track.row), dict(values), sizes, seconds, lambda _, begun=begun: begun
             )
         self._tell(tracks)
 

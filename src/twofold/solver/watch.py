@@ -60,7 +60,9 @@ def watch(
         raise InputError(f"patience is a number of records ≥ 1, got {patience=}.")
     if not given:
         if patience is not None:
-            raise InputError("patience needs rows to watch: give validation=, clients with rows that are not trained on.")
+            raise InputError(
+                "patience needs rows to watch: give validation=, clients with rows that are not trained on."
+            )
         return {}, None
     from twofold.evaluate.grading import check_test  # whose neighbours import the solver
 

@@ -19,9 +19,7 @@ from twofold.algorithms.base import Algorithm
 from twofold.clients import Clients
 from twofold.engines.loop import Layout, client_streams, first_state, report, step
 from twofold.engines.schedule import footprint
-from twofold.losses import Linear
-from twofold.losses.base import by_row
-from twofold.objectives.base import Loss, Objective
+from twofold.objectives.base import Objective
 from twofold.oracle import Member, Program
 from twofold.problem import Problem
 from twofold.result import Ledger
@@ -233,16 +231,9 @@ def _held_out(
     def of_client(member: Member, beta: Pytree, held: jax.Array) -> tuple[jax.Array, jax.Array]:
         rows = member.rows()
         params = objective.personal(w, beta, rows, member.own)
-        loss = _row_losses(objective.loss, params, rows.x, rows.y)
+        loss = objective.loss.row_losses(params, rows.x, rows.y)
         grade = objective.loss.grade(params, rows.x, rows.y)
         return jnp.where(held, loss, 0), jnp.where(held, grade, 0)
 
     size = len(stack.count)
     return jax.vmap(of_client, axis_size=size)(stack, beta, held)
-
-
-def _row_losses(loss: Loss, params: Pytree, x: Pytree, y: Pytree) -> jax.Array:
-    """The loss of each row, without the ridge."""
-    if isinstance(loss, Linear):
-        return loss.link.loss(loss.score(params, x), y)
-    return by_row(lambda batch: loss.fn(params, batch.x, batch.y), x, y)
