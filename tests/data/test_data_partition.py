@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from twofold.data.partition import Partition, by_labels, dirichlet, natural, power_law
+from twofold.data.partition import Partition, by_labels, dirichlet, natural, power_law, unequal_labels
 
 quick = settings(deadline=None, max_examples=80)
 seeds = st.integers(0, 2**32 - 1)
@@ -215,6 +215,48 @@ def test_dirichlet_says_why_it_cannot() -> None:
     for test in (-0.1, 1.0, np.nan, 300):
         with pytest.raises(ValueError, match=r"test is the fraction.*in \[0, 1\)"):
             dirichlet(y, 2, 1.0, test=test)
+
+
+def test_dirichlet_level_keeps_sizes_together_and_names_the_emptiest_client() -> None:
+    y = np.repeat(np.arange(10), 1000)
+    plain, level = (dirichlet(y, 20, 0.1, level=level, test=0.25, min_rows=1) for level in (False, True))
+    check(level, len(y), True)
+    sizes = [[len(rows) for rows in split.train] for split in (plain, level)]
+    assert max(sizes[1]) < max(sizes[0])
+    assert max(sizes[1]) < 0.75 * (500 + 1000)  # below an equal share before the last label, of which there are 1,000 rows
+    with pytest.raises(ValueError, match=r"in 3 draws .* at most \d+ of the 10,000 rows \(client \d+, in the best draw\)"):
+        dirichlet(y, 20, 0.01, level=True, min_rows=400, tries=3)
+
+
+# --- few labels in unequal numbers ----------------------------------------------------------------------------------
+
+
+@quick
+@given(st.integers(1, 12), st.integers(1, 6), st.integers(1, 6), seeds, st.floats(0, 0.9))
+def test_unequal_labels(clients: int, labels: int, each: int, seed: int, test: float) -> None:
+    y = np.repeat(np.arange(labels), 200)
+    if each > labels or clients * each < labels:
+        with pytest.raises(ValueError, match="labels"):
+            unequal_labels(y, clients, each, seed, test)
+        return
+    split = unequal_labels(y, clients, each, seed, test)
+    check(split, len(y), True)
+    assert all(len(mine) == each for mine in split.labels)
+    holders = [sum(label in mine for mine in split.labels) for label in range(labels)]
+    assert max(holders) - min(holders) <= 1
+    assert same(split, unequal_labels(y, clients, each, seed, test))
+
+
+def test_unequal_labels_are_pairs_of_neighbours_and_bounded() -> None:
+    y = np.repeat(np.arange(10), 7000)
+    split = unequal_labels(y, test=0.0)
+    assert split.labels == tuple((2 * (m // 4), 2 * (m // 4) + 1) for m in range(20))
+    for m, rows in enumerate(split.train):
+        for label in split.labels[m]:
+            count = int(np.sum(y[rows] == label))
+            assert 1750 <= count <= 7000 - 3 * 175 if m % 4 == 3 else 175 <= count < 1750
+    with pytest.raises(ValueError, match=r"client \d+ would get \d+ rows, but min_rows=3000: take fewer clients"):
+        unequal_labels(y, min_rows=3000)
 
 
 # --- power law ------------------------------------------------------------------------------------------------------

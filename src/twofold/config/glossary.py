@@ -28,6 +28,7 @@ MEANINGS = {
     "l2": "the ridge (l2/2)‖·‖², which is what makes logistic and softmax strongly convex",
     "labels_per_client": "how many labels each client has",
     "lam": "λ, the penalty towards the shared model",
+    "level": "a client with an equal share of all rows gets no more of the labels that follow",
     "local_rounds": "local rounds in a round",
     "min_rows": "the fewest rows of a client",
     "mu": "μ, the strong convexity",

@@ -1,4 +1,4 @@
-"""Who gets which rows: four ways to split a data set between clients, each deterministic in its seed.
+"""Who gets which rows: five ways to split a data set between clients, each deterministic in its seed.
 
 Each gives a `Partition` of row numbers. No row ever goes to two clients, or to both training and testing.
 """
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from twofold.errors import InputError
 
-__all__ = ["Partition", "Rows", "by_labels", "dirichlet", "natural", "power_law"]
+__all__ = ["Partition", "Rows", "by_labels", "dirichlet", "natural", "power_law", "unequal_labels"]
 
 Rows: TypeAlias = NDArray[np.int64]
 """Row numbers."""
@@ -123,14 +123,64 @@ def by_labels(
     )
 
 
-def dirichlet(
-    y: ArrayLike, clients: int, alpha: float, seed: int = 0, test: float = 0.2, min_rows: int = 2, tries: int = 100
+def unequal_labels(
+    y: ArrayLike, clients: int = 20, labels_per_client: int = 2, seed: int = 0, test: float = 0.25, min_rows: int = 2
 ) -> Partition:
+    """Give each client rows of only a few labels, in unequal numbers; every row is used (the split that PFLlib calls pathological).
+
+    Each label in turn goes to the first clients that have fewer than `labels_per_client`, to equally many (or differing by one): with
+    20 clients and two of ten labels each, the first four have labels 0 and 1, the next four 2 and 3. Of a label that k clients have, each but the last of them gets between a tenth of and the whole of a
+    k-th, at random, and the last one all that is left. The fraction `test` of each client's rows is set aside.
+
+    >>> import numpy as np
+    >>> import twofold as tw
+    >>> labels = np.arange(1000) % 5
+    >>> parts = tw.data.partition.unequal_labels(labels, clients=5, labels_per_client=2, test=0.0)
+    >>> [len(np.unique(labels[rows])) for rows in parts.train], sum(len(rows) for rows in parts.train)
+    ([2, 2, 2, 2, 2], 1000)
+    """
+    y = _vector(y, "y")
+    _at_least(1, clients=clients, labels_per_client=labels_per_client, min_rows=min_rows)
+    _fraction(test)
+    _enough(len(y), clients, min_rows)
+    values = np.unique(y)
+    if labels_per_client > len(values):
+        raise InputError(f"{labels_per_client=} distinct labels were asked for, but y has only {len(values)}")
+    if clients * labels_per_client < len(values):
+        raise InputError(
+            f"{clients} clients with {labels_per_client} labels each cannot hold all {len(values)} labels: take more of either"
+        )
+    random = np.random.default_rng(seed)
+    groups: list[list[Rows]] = [[] for _ in range(clients)]
+    for label, takers in enumerate(_takers(len(values), clients, labels_per_client)):
+        rows = random.permutation(np.flatnonzero(y == values[label]))
+        share = len(rows) / len(takers)
+        sizes = random.integers(int(share / 10), max(int(share), int(share / 10) + 1), len(takers) - 1)
+        for m, piece in zip(takers, np.split(rows, np.cumsum(sizes)), strict=True):
+            groups[m].append(piece)
+    whole = [np.concatenate(pieces) for pieces in groups]
+    _not_empty([len(rows) for rows in whole], min_rows, "take fewer clients or a smaller min_rows")
+    return _set_aside(
+        whole,
+        _numbered(clients),
+        tuple(tuple(_plain(value) for value in np.unique(y[rows])) for rows in whole),
+        test,
+        random,
+        f"{labels_per_client} of {len(values)} labels per client in unequal numbers, {clients} clients, {_percent(test)} for testing, "
+        f"seed {seed}",
+    )
+
+
+def dirichlet(
+    y: ArrayLike, clients: int, alpha: float, seed: int = 0, test: float = 0.2, min_rows: int = 2, tries: int = 100,
+    level: bool = False,
+) -> Partition:  # fmt: skip
     """Split each label between the clients in proportions drawn from a Dirichlet distribution; every row is used.
 
     A small `alpha` gives each label to few clients, a large one spreads it evenly. The fraction `test` of each client's
     rows is set aside at random, but a client always keeps one row for training. If some client gets fewer than
-    `min_rows` rows in all, everything is drawn again, up to `tries` times.
+    `min_rows` rows in all, everything is drawn again, up to `tries` times. With `level`, a client that has an equal share of all rows
+    gets no more of the labels that follow (as in PFLlib), so that sizes differ less.
 
     >>> import numpy as np
     >>> import twofold as tw
@@ -146,21 +196,25 @@ def dirichlet(
     _enough(len(y), clients, min_rows)
     random = np.random.default_rng(seed)
     values, labels = np.unique(y, return_inverse=True)
-    best = -1
+    best: list[int] = []
     for _ in range(tries):
-        owner = np.empty(len(y), np.int64)
+        owner = np.full(len(y), -1, np.int64)
         for label in range(len(values)):
             rows = random.permutation(np.flatnonzero(labels == label))
-            ends = np.rint(np.cumsum(random.dirichlet(np.full(clients, float(alpha)))) * len(rows)).astype(np.int64)
+            shares = random.dirichlet(np.full(clients, float(alpha)))
+            if level:
+                shares = _below_level(shares, np.bincount(owner[owner >= 0], minlength=clients), len(y))
+            ends = np.rint(np.cumsum(shares) * len(rows)).astype(np.int64)
             owner[rows] = np.searchsorted(ends[:-1], np.arange(len(rows)), side="right")
-        smallest = int(np.bincount(owner, minlength=clients).min())
-        if smallest >= min_rows:
+        sizes = np.bincount(owner, minlength=clients).tolist()
+        if min(sizes) >= min_rows:
             break
-        best = max(best, smallest)
+        best = max(best, sizes, key=lambda found: min(found, default=-1))
     else:
+        emptiest = int(np.argmin(best))
         raise InputError(
-            f"in {tries} draws with {alpha=} the smallest of {clients} clients got at most {best} of the {len(y):,} "
-            f"rows, but {min_rows=}: take a larger alpha, fewer clients or a smaller min_rows"
+            f"in {tries} draws with {alpha=} the smallest of {clients} clients got at most {best[emptiest]} of the {len(y):,} "
+            f"rows (client {emptiest}, in the best draw), but {min_rows=}: take a larger alpha, fewer clients or a smaller min_rows"
         )
     groups = [np.flatnonzero(owner == m) for m in range(clients)]
     return _set_aside(
@@ -230,6 +284,7 @@ def natural(groups: ArrayLike, test: float = 0.2, seed: int = 0) -> Partition:
 
 REGISTRY: dict[str, Callable[..., Partition]] = {
     "by_labels": by_labels,
+    "unequal_labels": unequal_labels,
     "dirichlet": dirichlet,
     "power_law": power_law,
     "natural": natural,
@@ -249,6 +304,34 @@ def _deal_labels(labels: int, clients: int, per_client: int, random: np.random.G
         used[mine] += 1
         chosen.append(mine)
     return chosen
+
+
+def _takers(labels: int, clients: int, per_client: int) -> list[list[int]]:
+    """The clients that have each label, equally many for all labels or differing by one: the first clients that still have room.
+
+    A client that has room for all labels that are left comes first, else it would end with too few.
+    """
+    room = np.full(clients, per_client)
+    counts = np.diff(np.rint(np.linspace(0, clients * per_client, labels + 1)).astype(np.int64))
+    found: list[list[int]] = []
+    for label, count in enumerate(counts):
+        open_to = sorted(np.flatnonzero(room).tolist(), key=lambda m: (room[m] < labels - label, m))
+        found.append(sorted(open_to[:count]))
+        room[found[-1]] -= 1
+    return found
+
+
+def _below_level(shares: NDArray[np.float64], sizes: NDArray[np.integer], rows: int) -> NDArray[np.float64]:
+    """The shares of those who have less than an equal share of all rows, of whom there is always one."""
+    short = sizes < rows / len(sizes)
+    kept = np.where(short, shares, 0.0)
+    return kept / kept.sum() if kept.sum() > 0 else short / short.sum()
+
+
+def _not_empty(sizes: Sequence[int], min_rows: int, remedy: str) -> None:
+    emptiest = int(np.argmin(sizes))
+    if sizes[emptiest] < min_rows:
+        raise InputError(f"client {emptiest} would get {sizes[emptiest]} rows, but {min_rows=}: {remedy}")
 
 
 def _power_law_sizes(n_rows: int, clients: int, exponent: float, min_rows: int) -> Rows:
