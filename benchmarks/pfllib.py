@@ -51,7 +51,9 @@ def _arguments() -> argparse.Namespace:
         parser.add_argument(f"--{name}", help="some of them, with commas; all if not given")
     for name in ("rounds", "seeds", "every", "rows"):
         parser.add_argument(f"--{name}", type=int)
-    parser.add_argument("--seconds", type=float, help="the most for one method and seed; what it has by then is written")
+    parser.add_argument(
+        "--seconds", type=float, help="the most for one method and seed; what it has by then is written"
+    )
     return parser.parse_args()
 
 

@@ -223,8 +223,12 @@ def test_dirichlet_level_keeps_sizes_together_and_names_the_emptiest_client() ->
     check(level, len(y), True)
     sizes = [[len(rows) for rows in split.train] for split in (plain, level)]
     assert max(sizes[1]) < max(sizes[0])
-    assert max(sizes[1]) < 0.75 * (500 + 1000)  # below an equal share before the last label, of which there are 1,000 rows
-    with pytest.raises(ValueError, match=r"in 3 draws .* at most \d+ of the 10,000 rows \(client \d+, in the best draw\)"):
+    assert max(sizes[1]) < 0.75 * (
+        500 + 1000
+    )  # below an equal share before the last label, of which there are 1,000 rows
+    with pytest.raises(
+        ValueError, match=r"in 3 draws .* at most \d+ of the 10,000 rows \(client \d+, in the best draw\)"
+    ):
         dirichlet(y, 20, 0.01, level=True, min_rows=400, tries=3)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,12 +12,19 @@ from twofold.cli.base import friendly, set_up_jax
 from twofold.cli.compare import report_paper
 
 
+OWN = {
+    "realdata": "All solvers by default on real data (not the paper's; not in `all`)",
+    "pfllib": "PFLlib's table: a CNN, 20 clients, thirteen methods (for a GPU; not in `all`)",
+}
+"""Studies of our own, with a line on each."""
+
+
 def experiment_titles() -> dict[str, str]:
     """The experiments' names, with a line on each."""
     from twofold import paper
 
     titles = {name: paper.load(name).title for name in paper.available()}
-    return {**titles, "realdata": "All solvers by default on real data (not the paper's; not in `all`)"}
+    return {**titles, **OWN}
 
 
 @friendly
@@ -31,15 +39,18 @@ def reproduce(
     Writes NAME.json, NAME.parquet and figures for each, then the page of `twofold report`, and prints its verdicts.
 
     `realdata` is a study of our own, all solvers by default on real data: it writes realdata.json and realdata.md, and prints the page.
+    So is `pfllib`, PFLlib's table of nets: 156 runs, hours on a GPU; on a CPU take `--quick`.
     """
     set_up_jax()
     from twofold import paper
 
     if "realdata" in names:
         _realdata(out, quick)
-        names = [name for name in names if name != "realdata"]
-        if not names:
-            return
+    if "pfllib" in names:
+        _pfllib(out, quick, seeds)
+    names = [name for name in names if name not in OWN]
+    if not names:
+        return
     for path in paper.reproduce(names, out=out, quick=quick, seeds=seeds):
         typer.echo(path)
     report_paper(out)
@@ -51,4 +62,12 @@ def _realdata(out: Path, quick: bool) -> None:
     path = realdata.run(
         out, *((["made"], ["auto", "acd", "pooled L-BFGS"]) if quick else (None, None)), tell=typer.echo
     )
+    typer.echo(f"\n{path.read_text()}\n{path}")
+
+
+def _pfllib(out: Path, quick: bool, seeds: int | None) -> None:
+    from twofold.paper import pfllib
+
+    plan = pfllib.QUICK if quick else pfllib.Plan()
+    path = pfllib.run(out, plan if seeds is None else replace(plan, seeds=seeds), tell=typer.echo)
     typer.echo(f"\n{path.read_text()}\n{path}")

@@ -128,9 +128,10 @@ def unequal_labels(
 ) -> Partition:
     """Give each client rows of only a few labels, in unequal numbers; every row is used (the split that PFLlib calls pathological).
 
-    Each label in turn goes to the first clients that have fewer than `labels_per_client`, to equally many (or differing by one): with
-    20 clients and two of ten labels each, the first four have labels 0 and 1, the next four 2 and 3. Of a label that k clients have, each but the last of them gets between a tenth of and the whole of a
-    k-th, at random, and the last one all that is left. The fraction `test` of each client's rows is set aside.
+    Each label in turn goes to the first clients that have fewer than `labels_per_client`, to equally many (or differing by one):
+    with 20 clients and two of ten labels each, the first four have labels 0 and 1, the next four 2 and 3. Of a label that k clients
+    have, each but the last gets at random between a tenth and the whole of a k-th, and the last one gets what is left. The fraction
+    `test` of each client's rows is set aside.
 
     >>> import numpy as np
     >>> import twofold as tw

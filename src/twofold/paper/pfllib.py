@@ -206,7 +206,7 @@ def everything(out: str | Path) -> list[Cell]:
 
 def run(
     out: str | Path,
-    plan: Plan = Plan(),  # noqa: B008, it is frozen
+    plan: Plan = Plan(),
     pack: Callable[[str], Pack] | None = None,
     tell: Callable[[str], object] = lambda text: None,
     model: Any = None,

@@ -52,7 +52,10 @@ class Pack:
         found: list[Clients] = []
         for pieces, share in ((parts.train, 1 - TEST), (parts.test, TEST)):
             mine = [_some(piece, None if rows is None else max(1, round(share * rows))) for piece in pieces]
-            pairs = [((self.x[piece][..., None] / np.float32(255) - np.float32(0.5)) / np.float32(0.5), self.y[piece]) for piece in mine]
+            pairs = [
+                ((self.x[piece][..., None] / np.float32(255) - np.float32(0.5)) / np.float32(0.5), self.y[piece])
+                for piece in mine
+            ]
             found.append(Clients.from_list(pairs, names=parts.names, weights="rows"))
         return found[0], found[1]
 

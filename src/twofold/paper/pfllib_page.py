@@ -25,7 +25,12 @@ PUBLISHED: dict[tuple[str, str], dict[str, str]] = {
     },
 }  # fmt: skip
 """PFLlib's accuracy in per cent, best round."""
-TITLES = {"fmnist": "Fashion-MNIST", "mnist": "MNIST", "dirichlet": "Dirichlet(0.1)", "pathological": "two labels a client"}
+TITLES = {
+    "fmnist": "Fashion-MNIST",
+    "mnist": "MNIST",
+    "dirichlet": "Dirichlet(0.1)",
+    "pathological": "two labels a client",
+}
 OPENING = """\
 Printed by `twofold reproduce pfllib --out DIR` (`src/twofold/paper/pfllib.py`). PFLlib's CNN (two 5 × 5 convolutions of 32 and 64
 channels, 512 units, 582,026 parameters) in float32; all 70,000 images of a data set between 20 clients, three quarters of each
@@ -42,11 +47,24 @@ def line(cell: Cell) -> str:
     """A cell in one line, as it is done.
 
     >>> end = {"round": 5, "accuracy": 0.5, "clients": [0.5]}
-    >>> line({"data": "mnist", "split": "dirichlet", "method": "fedavg", "seed": 0, "rounds": 5, "best": end, "last": end,
-    ...       "seconds_a_round": 0.25, "call": 3.0})
+    >>> line(
+    ...     {
+    ...         "data": "mnist",
+    ...         "split": "dirichlet",
+    ...         "method": "fedavg",
+    ...         "seed": 0,
+    ...         "rounds": 5,
+    ...         "best": end,
+    ...         "last": end,
+    ...         "seconds_a_round": 0.25,
+    ...         "call": 3.0,
+    ...     }
+    ... )
     'mnist, dirichlet: fedavg, seed 0: best 50.00 % (round 5), last 50.00 % (round 5), 0.250 s a round, 3 s'
     """
-    ends = ", ".join(f"{name} {100 * cell[name]['accuracy']:.2f} % (round {cell[name]['round']})" for name in ("best", "last"))
+    ends = ", ".join(
+        f"{name} {100 * cell[name]['accuracy']:.2f} % (round {cell[name]['round']})" for name in ("best", "last")
+    )
     where = f"{cell['data']}, {cell['split']}: {cell['method']}, seed {cell['seed']}"
     return f"{where}: {ends}, {cell['seconds_a_round']:.3f} s a round, {cell['call']:.0f} s"
 
@@ -56,7 +74,9 @@ def page(cells: Sequence[Cell], common: Mapping[str, Any], methods: Mapping[str,
     text = ["# PFLlib's table", "", OPENING, "", LOOSE, ""]
     if not cells:
         text += ["No run is here yet.", ""]
-    for where in dict.fromkeys((data, split) for data in ("fmnist", "mnist") for split in ("dirichlet", "pathological")):
+    for where in dict.fromkeys(
+        (data, split) for data in ("fmnist", "mnist") for split in ("dirichlet", "pathological")
+    ):
         mine = [cell for cell in cells if (cell["data"], cell["split"]) == where]
         if mine:
             text += [*_accuracies(where, mine, methods), "", *_hurt(mine, methods), ""]
@@ -81,7 +101,11 @@ def _accuracies(where: tuple[str, str], cells: Sequence[Cell], methods: Iterable
         body.append((method, published.get(method, ""), best, at, last, rounds, str(len(mine)), a_round, call))
     head = ("method", "published", "best", "in round", "last", "rounds", "seeds", "s a round", "s in all")
     rows = {cell["settings"]["rows"] for cell in cells}
-    few = "" if rows == {None} else f" At most {', '.join(str(n) for n in rows if n)} rows of each client: a smoke run, to judge nothing by."
+    few = (
+        ""
+        if rows == {None}
+        else f" At most {', '.join(str(n) for n in rows if n)} rows of each client: a smoke run, to judge nothing by."
+    )
     devices = ", ".join(sorted({f"{cell['device']} (jax {cell['jax']})" for cell in cells}))
     sums = ", ".join(sorted({cell["checksum"][:16] for cell in cells}))
     about = f"On {devices}; the split's SHA-256 begins with {sums}. Seconds include the grading of test rows.{few}"
@@ -111,10 +135,17 @@ def _hurt(cells: Sequence[Cell], methods: Iterable[str]) -> list[str]:
             continue
         gains = 100 * np.mean([np.subtract(ours, theirs) for ours, theirs in pairs], axis=0)
         worst = int(np.argmin(gains))
-        body.append((method, f"{int(np.sum(gains < 0))} of {len(gains)}", f"{gains[worst]:+.2f} (client {worst})", f"{np.mean(gains):+.2f}"))
+        body.append(
+            (
+                method,
+                f"{int(np.sum(gains < 0))} of {len(gains)}",
+                f"{gains[worst]:+.2f} (client {worst})",
+                f"{np.mean(gains):+.2f}",
+            )
+        )
     if not body:
         return ["Who is hurt by sharing is known once `local` is there."]
-    text = "Who is hurt by sharing: clients whose accuracy is below what they have alone (`local`), in points, both in their best round."
+    text = "Who is hurt by sharing: clients with a lower accuracy than they have alone (`local`), in points, both in their best round."
     return [text, "", *_table(("method", "clients hurt", "worst", "mean over clients"), body)]
 
 
@@ -125,7 +156,8 @@ def _settings(cells: Sequence[Cell], common: Mapping[str, Any], methods: Mapping
     shared = ", ".join(f"{name}={value!r}" for name, value in common.items())
     minimises = {cell["method"]: cell["minimises"] for cell in cells}
     body = [
-        (name, ", ".join(f"{key}={value!r}" for key, value in own.items()), minimises.get(name, "")) for name, own in methods.items()
+        (name, ", ".join(f"{key}={value!r}" for key, value in own.items()), minimises.get(name, ""))
+        for name, own in methods.items()
     ]
     text = (
         f"All methods: {shared}; clients are weighted by their rows, and all take part in every round. Pixels are (x/255 − 0.5)/0.5. "
