@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -308,3 +309,14 @@ def test_a_net_is_not_measured_row_by_row_and_is_solved_by_what_suits_it(monkeyp
     few = {"a": start["a"][:, :2], "b": start["b"][:2]}
     small = tw.Problem(objectives.mixture(losses.custom(fit, init=few, L=1.0, calL=1.0), lam=0.1), data)
     assert tw.solve(small, rounds=1, record=()).algorithm.name != "lsgd"
+
+
+def test_an_objective_that_looks_at_other_rows_is_refused():
+    def centred(w: Any, beta: Any, batch: Any) -> Any:
+        return jnp.mean((batch.x - batch.x.mean(axis=0, keepdims=True)) @ w + beta)
+
+    clients = tw.Clients.from_list([(np.arange(6.0).reshape(3, 2) ** 2, np.zeros(3))], names=["north"])
+    with pytest.raises(
+        tw.TwofoldError, match=r"objectives\.custom needs a mean over rows.*client 'north' centred gives"
+    ):
+        tw.Problem(tw.objectives.custom(centred, w0=jnp.zeros(2), beta0=0.0), clients)

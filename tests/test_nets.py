@@ -263,3 +263,20 @@ def test_a_custom_loss_must_be_a_mean_of_rows(fn: Any):
     with pytest.raises(tw.TwofoldError, match=sentence):
         tw.Problem(tw.objectives.local(tw.losses.custom(fn, init=np.zeros(INPUTS))), data(["Ada", "Bo"]))
     tw.Problem(tw.objectives.local(tw.losses.custom(mean, init=np.zeros(INPUTS))), data(["Ada", "Bo"]))
+
+
+def test_theory_methods_refuse_a_net_that_updates_numbers_by_itself():
+    nn = pytest.importorskip("flax.linen")
+
+    class Normed(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any, train: bool = False) -> Any:
+            return nn.Dense(2)(nn.BatchNorm(use_running_average=not train)(x))
+
+    made = tw.data.synthetic.mixture(sigma_h=0.3, clients=2, rows=8, features=2)
+    clients = tw.Clients.from_list([(x, (y > 0).astype(int)) for x, y in made.clients])
+    problem = tw.Problem(tw.objectives.local(tw.losses.net(Normed())), clients)
+    with pytest.raises(
+        tw.TwofoldError, match="as BatchNorm does, and lsgd would leave them where they began: take a method"
+    ):
+        tw.solve(problem, LSGD(eta=0.1), rounds=1)

@@ -129,7 +129,7 @@ def _loss(model: Any, link: Any) -> Loss:
 
 
 def _has_state(loss: Loss, clients: Clients) -> bool:
-    return any(tree.is_running(node) for node in jax.tree.leaves(loss.init(clients), is_leaf=tree.is_running))
+    return tree.has_running(loss.init(clients))
 
 
 def _one_model(loss: Loss, clients: Clients, state: str) -> Objective:

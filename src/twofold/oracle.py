@@ -124,18 +124,26 @@ class Oracle:
         return sample._replace(key=randomness.hashed(key))
 
     def halves(self, sample: Sample | None) -> tuple[Sample | None, Sample | None]:
-        """The first and the second half of a sample, each with weights of its own; all rows twice for all rows."""
+        """The first and the second half of a sample, each with weights of its own; all rows twice for all rows.
+
+        A second half that has no rows is the first one again.
+        """
         if sample is None:
             return None, None
         half = len(sample.index) // 2
-        keys = None if sample.key is None else [randomness.hashed(randomness.of(sample.key, i)) for i in (0, 1)]
-        parts = []
-        for i, part in enumerate((slice(None, half), slice(half, None))):
-            weight = sample.weight[part]
-            total = jnp.sum(weight)
-            weight = weight / jnp.where(total > 0, total, 1.0)
-            parts.append(Sample(sample.index[part], weight, None if keys is None else keys[i]))
-        return parts[0], parts[1]
+        rest = len(sample.index) - 2 * half
+        keys = [None, None] if sample.key is None else [randomness.hashed(randomness.of(sample.key, i)) for i in (0, 1)]
+        whole = (sample.index, sample.weight)
+        first, second = (part[:half] for part in whole), (part[half:] for part in whole)
+        again = (jnp.pad(part[:half], (0, rest)) for part in whole)
+        has_rows = jnp.sum(sample.weight[half:]) > 0
+        second = (jnp.where(has_rows, new, old) for new, old in zip(second, again, strict=True))
+        return self._half(*first, keys[0]), self._half(*second, keys[1])
+
+    @staticmethod
+    def _half(index: jax.Array, weight: jax.Array, key: Any) -> Sample:
+        total = jnp.sum(weight)
+        return Sample(index, weight / jnp.where(total > 0, total, 1.0), key)
 
     def value(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> jax.Array:
         """f_m at the real parameters of w̃ and β̃_m."""

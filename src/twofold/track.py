@@ -52,10 +52,10 @@ class CSV(Logger):
     >>> from twofold.track import CSV
     >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
     >>> problem = tw.Problem(tw.objectives.traditional(tw.losses.logistic(l2=0.1)), tw.Clients.from_list(made.clients))
-    >>> path = tempfile.mkdtemp() + "/run.csv"
+    >>> path = Path(tempfile.mkdtemp()) / "run.csv"
     >>> with CSV(path) as log:
     ...     result = tw.solve(problem, "lsgd", rounds=2, callbacks=[log])
-    >>> len(open(path).readlines())
+    >>> len(path.read_text().splitlines())
     4
     """
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 __all__ = [
-    "Pytree", "Running", "Scalar", "arrays", "blend", "cast", "combine", "is_running", "learned", "move", "record",
+    "Pytree", "Running", "Scalar", "arrays", "blend", "cast", "combine", "has_running", "is_running", "learned", "move", "record",
     "replace_rows", "rows", "scale", "scale_learned", "select", "size", "squared_norm", "static", "step", "subtract",
     "unscale", "weighted_sum", "zeros",
 ]  # fmt: skip
@@ -318,6 +318,15 @@ def is_running(x: object) -> bool:
     return isinstance(x, Running)
 
 
+def has_running(x: Pytree) -> bool:
+    """Whether anything in a tree is updated by the model itself.
+
+    >>> has_running({"mean": Running(()), "kernel": 1.0}), has_running(1.0)
+    (True, False)
+    """
+    return any(is_running(node) for node in jax.tree.leaves(x, is_leaf=is_running))
+
+
 def learned(x: Pytree) -> Pytree:
     """Give x with nothing (None) in place of `Running` numbers.
 
@@ -341,8 +350,8 @@ def move(x: Pytree, step: Pytree, gradient: Pytree) -> Pytree:
     ...     {"weight": -0.5, "state": None},
     ...     {"weight": 9.0, "state": Running(0.5)},
     ... )
-    >>> moved
-    {'state': Running(1.5), 'weight': 0.5}
+    >>> float(moved["state"].values), moved["weight"]
+    (1.5, 0.5)
     """
 
     def to(node: Pytree, change: Pytree, slope: Pytree) -> Pytree:

@@ -123,6 +123,11 @@ class Algorithm(ABC):
         """The method for rounds in which each client takes part with these probabilities (None: all do, or nobody knows)."""
         return self
 
+    @property
+    def carries_state(self) -> bool:
+        """Whether numbers that a net updates by itself, as BatchNorm's statistics, are carried on."""
+        return False
+
     def is_complete(self) -> bool:
         """Whether nothing is left for theory to fill in."""
         return all(getattr(self, f.name) is not None for f in dataclasses.fields(self) if not f.metadata.get("static"))  # type: ignore[arg-type]

@@ -28,6 +28,7 @@ class PerFedAvg(Training):
     `hessian="none"` is the first-order form, g = ∇f̂'(w − α∇f̂'(w)). `hessian="free"` adds the second derivative by a difference of
     two gradients: g − α(∇f̂'(w + δg) − ∇f̂'(w − δg))/(2δ). It runs on `objectives.maml(loss, alpha)`, F = mean f'(w − α∇f'(w)), whose
     exact gradient LSGD uses; the first-order form descends on something a little different. Clients predict after a step of their own.
+    A client that has too few rows for a second batch uses the first one for both.
 
     >>> import twofold as tw
     >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
@@ -75,8 +76,11 @@ class PerFedAvg(Training):
 
     def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
         """Both batches of every step, and two more of the first where differences stand for second derivatives."""
-        double = self._doubled()
-        each = rows_of(double, rows) * (2 if self.batch is None else 1)
+        each = rows_of(self._doubled(), rows)
+        if self.batch is None:
+            each = 2 * each
+        else:  # who has too few rows for a second batch uses the first one again
+            each = jnp.where(jnp.asarray(rows) > self.batch, each, 2 * each)
         if self.hessian == "free":
             each = each + 2 * self._inner(rows)
         return Evaluations(each + jnp.zeros_like(plan.k), jnp.zeros_like(plan.k))

@@ -70,6 +70,11 @@ class PFedMe(Algorithm):
                 f"pFedMe needs local_rounds and inner_steps ≥ 1: {self.local_rounds=}, {self.inner_steps=}."
             )
 
+    @property
+    def carries_state(self) -> bool:
+        """In θ."""
+        return True
+
     def complete(self, setting: Setting) -> tuple[PFedMe, str | None]:
         """η = 1/(λR), inner step 1/(𝓛'+λ)."""
         loss = setting.loss

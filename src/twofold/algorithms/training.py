@@ -21,11 +21,7 @@ from twofold.errors import InputError
 from twofold.randomness import Key
 from twofold.tree import Pytree, record, static
 
-__all__ = [
-    "Message", "Optimizer", "Personal", "Rate", "Training", "check_training", "local_steps", "pulled", "refuse_both",
-    "refuse_other_models", "rows_of",
-    "rule", "steps_of", "trained",
-]  # fmt: skip
+__all__ = ["Message", "Rate", "Training", "pulled"]
 
 S = TypeVar("S")
 Rate: TypeAlias = float | Schedule
@@ -57,6 +53,10 @@ class Training(Algorithm):
     """The base of methods whose step sizes are learning rates: plain steps on real w and β, free of p_m and of the scaling.
 
     A method writes `client`, and `private` where it keeps more than β. The rest is here: w is the mean of the w_m of those present.
+
+    >>> import twofold as tw
+    >>> [method.name for method in tw.algorithms.TRAINING.values() if issubclass(method, Training)][:2]
+    ['fedrep', 'ditto']
     """
 
     lr: Rate | None = None  # the learning rate, by the number of the round where it is a function
@@ -65,9 +65,7 @@ class Training(Algorithm):
     batch: int | None = static(default=10)  # rows in one batch; None takes all rows
     epochs: int | None = static(default=1)  # reshuffled passes over each client's own rows, instead of tau steps
     drop_last: bool = static(default=False)  # leave out the last batch of a pass where it is shorter
-    optimizer: Optimizer | None = static(
-        default=None
-    )  # of optax; its updates are multiplied by lr, which is then 1 if not given
+    optimizer: Optimizer | None = static(default=None)  # of optax; its updates times lr, which is then 1 if not given
     keep: bool = static(default=False)  # whether the optimiser remembers from one round to the next
     may_skip_messages = False
     works_with_some = True
@@ -79,6 +77,11 @@ class Training(Algorithm):
     def is_plain(self) -> bool:
         """Whether steps are plain ones, with a learning rate or an optimizer of the user's."""
         return self.lr is not None or self.optimizer is not None
+
+    @property
+    def carries_state(self) -> bool:
+        """With a learning rate."""
+        return self.is_plain
 
     def is_complete(self) -> bool:
         """Nothing is left to theory; `complete` refuses a method without learning rate."""

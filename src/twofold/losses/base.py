@@ -11,10 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from twofold import tree
+from twofold.clients import Clients
 from twofold.errors import InputError
 from twofold.tree import Pytree
 
-__all__ = ["Batch", "Held", "Rows", "by_row", "is_close", "mean_by_row", "ridge_of", "sees_other_rows"]
+__all__ = ["Batch", "Held", "Rows", "by_row", "check_by_row", "is_close", "mean_by_row", "ridge_of", "sees_other_rows"]
 
 
 class Rows(NamedTuple):
@@ -132,3 +134,40 @@ def is_close(found: ArrayLike, expected: ArrayLike) -> bool:
     a, b = np.asarray(found), np.asarray(expected)
     digits = float(np.sqrt(np.finfo(np.result_type(a, np.float32)).eps))
     return not bool(np.any(np.abs(a - b) > digits * (1 + np.max(np.abs(b), initial=0.0))))
+
+
+def check_by_row(
+    who: str, given: Any, function: Callable[[Pytree, Batch], Any], start: Pytree, clients: Clients
+) -> None:
+    """Refuse a user's batch function that is no mean over rows, each by itself: evaluated row by row, it would be something else.
+
+    >>> import numpy as np, twofold as tw
+    >>> clients = tw.Clients.from_list([(np.array([[1.0], [2.0]]), [0.0, 1.0])])
+    >>> check_by_row("losses.custom", None, lambda w, batch: jnp.mean(batch.x @ w), np.zeros(1), clients)
+    """
+    count = min(4, int(clients.counts[0]))
+    x, y = tree.cast(jax.tree.map(lambda leaf: leaf[:count], (clients.x, clients.y)))
+    params = _shaken(tree.cast(jax.tree.map(np.asarray, start)))
+    together = jnp.mean(function(params, Batch(x, y)))
+    alone = jnp.mean(by_row(lambda batch: function(params, batch), x, y))
+    if is_close(together, alone):
+        return
+    name = getattr(given, "__name__", "the function")
+    raise InputError(
+        f"{who} needs a mean over rows, each by itself, but on {count} rows of client {clients.names[0]!r} {name} "
+        f"gives {float(together):.6g}, and the mean of its values for single rows is {float(alone):.6g}. A sum is not a mean; "
+        "a function that looks at other rows of the batch, as BatchNorm does, is a job for tw.losses.net."
+    )
+
+
+def _shaken(params: Pytree) -> Pytree:
+    """Parameters a little way off: at zero, a function may look as if it did not look at its rows at all."""
+    keys = jax.random.split(jax.random.key(0), max(len(jax.tree.leaves(params)), 1))
+    leaves, structure = jax.tree.flatten(params)
+    moved = [
+        leaf + 0.1 * jax.random.normal(key, leaf.shape, leaf.dtype)
+        if jnp.issubdtype(leaf.dtype, jnp.floating)
+        else leaf
+        for leaf, key in zip(leaves, keys, strict=False)
+    ]
+    return jax.tree.unflatten(structure, moved)

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
 from twofold import tree
 from twofold.clients import Clients
 from twofold.errors import InputError, KindError
-from twofold.losses.base import Held, Rows, by_row, is_close, mean_by_row, ridge_of
+from twofold.losses.base import Held, Rows, by_row, check_by_row, mean_by_row, ridge_of
 from twofold.theory.constants import LossConstants
 from twofold.tree import Pytree, record, static
 
@@ -48,18 +47,13 @@ class Custom:
 
     def check(self, clients: Clients) -> None:
         """Refuse a function that looks at other rows of its batch: it is evaluated row by row, so it would do something else."""
-        count = min(4, int(clients.counts[0]))
-        x, y = tree.cast(jax.tree.map(lambda leaf: leaf[:count], (clients.x, clients.y)))
-        params = _shaken(tree.cast(self.init(clients)))
-        together = jnp.mean(self.fn(params, x, y))
-        alone = jnp.mean(by_row(lambda batch: self.fn(params, batch.x, batch.y), x, y))
-        if not is_close(together, alone):
-            name = getattr(self.fn, "__name__", "the function")
-            raise InputError(
-                f"losses.custom needs a mean over rows, each by itself, but on {count} rows of client {clients.names[0]!r} {name} "
-                f"gives {float(together):.6g}, and the mean of its values for single rows is {float(alone):.6g}. A sum is not a mean; "
-                "a function that looks at other rows of the batch, as BatchNorm does, is a job for tw.losses.net."
-            )
+        check_by_row(
+            "losses.custom",
+            self.fn,
+            lambda params, batch: self.fn(params, batch.x, batch.y),
+            self.init(clients),
+            clients,
+        )
 
     def by_class(self) -> None:
         """There is no other form of a user's own loss."""
@@ -125,19 +119,6 @@ def estimated(
     }
     everyone = np.ones(len(clients))
     return LossConstants(mu=everyone * ((mu or 0.0) + l2), L=everyone * smooth, calL=everyone * of_rows, how=how)
-
-
-def _shaken(params: Pytree) -> Pytree:
-    """Parameters a little way off: at zero, a function may look as if it did not look at its rows at all."""
-    keys = jax.random.split(jax.random.key(0), max(len(jax.tree.leaves(params)), 1))
-    leaves, structure = jax.tree.flatten(params)
-    moved = [
-        leaf + 0.1 * jax.random.normal(key, leaf.shape, leaf.dtype)
-        if jnp.issubdtype(leaf.dtype, jnp.floating)
-        else leaf
-        for leaf, key in zip(leaves, keys, strict=False)
-    ]
-    return jax.tree.unflatten(structure, moved)
 
 
 def _is_function(start: object) -> bool:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from twofold.clients import Clients
 from twofold.errors import InputError, KindError
 from twofold.losses import Batch, Held, Rows, by_row, mean_by_row
+from twofold.losses.base import check_by_row
 from twofold.objectives.base import Measure, Objective, Part
 from twofold.theory.constants import Constants
 from twofold.tree import Pytree, record, static
@@ -48,6 +49,13 @@ class Custom(Objective):
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
         """The user's starting points."""
         return jax.tree.map(np.asarray, self.start.value)
+
+    def bind(self, clients: Clients) -> Custom:
+        """Refuse a function that looks at other rows of its batch."""
+        check_by_row(
+            "objectives.custom", self.f, lambda point, batch: self._call(*point, batch), self.init(clients), clients
+        )
+        return self
 
     def value(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> jax.Array:
         """The mean of the user's function, row by row."""

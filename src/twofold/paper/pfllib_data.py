@@ -35,8 +35,8 @@ class Pack:
     >>> y = np.arange(4000) % 10
     >>> pack = Pack("fmnist", np.zeros((4000, 2, 2), np.uint8), y, {"pathological": split("pathological", y)})
     >>> train, test = pack.clients("pathological", rows=100)
-    >>> train.M, train.x.shape[1:], float(train.x[0, 0, 0, 0]), train.rows + test.rows
-    (20, (2, 2, 1), -1.0, 2000)
+    >>> train.M, train.x.shape[1:], float(train.x[0, 0, 0, 0]), int(max(train.counts + test.counts))
+    (20, (2, 2, 1), -1.0, 100)
     """
 
     data: str
