@@ -313,7 +313,7 @@ def test_a_net_is_not_measured_row_by_row_and_is_solved_by_what_suits_it(monkeyp
 
 def test_an_objective_that_looks_at_other_rows_is_refused():
     def centred(w: Any, beta: Any, batch: Any) -> Any:
-        return jnp.mean((batch.x - batch.x.mean(axis=0, keepdims=True)) @ w + beta)
+        return jnp.mean(((batch.x - batch.x.mean(axis=0, keepdims=True)) @ w + beta) ** 2)
 
     clients = tw.Clients.from_list([(np.arange(6.0).reshape(3, 2) ** 2, np.zeros(3))], names=["north"])
     with pytest.raises(

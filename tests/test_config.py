@@ -256,14 +256,14 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"output": {"history": ["cvs"]}}, 'output.history.0 = "cvs" is not allowed: it must be one of "csv", "parquet"; did you '
      'mean "csv"?'),
     ({"objective": {"name": 3}}, "objective.name = 3 is not known: choose from traditional, local, multitask, mixture, "
-     "adaptive, flix, weight_sharing, residual, maml."),
+     "adaptive, blended, flix, weight_sharing, residual, maml."),
     ({"data": {"source": "digit"}, "partition": {"clients": 5}}, 'data.source = "digit" is not known: choose from '
      "synthetic-mixture, synthetic-weight-sharing, digits, mnist, fashion-mnist, kmnist, cifar10, school, csv, npz; did you "
      "mean digits?"),  # and nothing about [partition], whose default depends on the data
     ({"partition": {"method": "dirichlet", "clients": 3, "alpha": 1.0}}, 'partition.method = "dirichlet" does not fit, '
      'as data.source = "synthetic-mixture" has clients of its own: choose from natural.'),
     ({"data": {"source": "digits"}, "partition": {"method": "natural"}}, 'partition.method = "natural" does not fit, '
-     'as data.source = "digits" has no clients of its own: choose from by_labels, dirichlet, power_law.'),
+     'as data.source = "digits" has no clients of its own: choose from by_labels, unequal_labels, dirichlet, power_law.'),
 ]  # fmt: skip
 
 

@@ -17,6 +17,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import custom_vmap
 
+from twofold import kernels
+
 __all__ = ["branch", "is_traced", "repeat"]
 
 Pytree = Any
@@ -49,8 +51,10 @@ def branch(condition: Any, yes: Callable[[], Pytree], no: Callable[[], Pytree]) 
     )
 
 
-def repeat(times: Any, body: Callable[[Any, Pytree], Pytree], start: Pytree) -> Pytree:
-    """body(times−1, … body(1, body(0, start))): a loop of `times` steps.
+def repeat(
+    times: Any, body: Callable[[Any, Pytree], Pytree], start: Pytree, most: int | None = None
+) -> Pytree:
+    """body(times−1, … body(1, body(0, start))): a loop of `times` steps; `most` is a number that `times` never exceeds.
 
     >>> repeat(3, lambda i, total: total + i, 0.0).item()
     3.0
@@ -61,7 +65,7 @@ def repeat(times: Any, body: Callable[[Any, Pytree], Pytree], start: Pytree) -> 
         return start
     if isinstance(times, int) and times == 1:
         return body(jnp.int32(0), start)
-    return lax.fori_loop(jnp.int32(0), jnp.asarray(times, jnp.int32), body, start)
+    return kernels.repeat(jnp.asarray(times, jnp.int32), body, start, most)
 
 
 def _explicit(function: Callable[[], Pytree]) -> tuple[Callable[[list], Pytree], list, int]:

@@ -93,7 +93,7 @@ def _program(program: Any) -> Any:
 
 
 def _replaced(program: core.Jaxpr | core.ClosedJaxpr) -> core.Jaxpr | core.ClosedJaxpr | None:
-    if isinstance(program, core.ClosedJaxpr):
+    if isinstance(program, core.ClosedJaxpr) and program.jaxpr is not program:  # from JAX 0.11 on, they are one class
         inner = _program(program.jaxpr)
         return None if inner is program.jaxpr else core.ClosedJaxpr(inner, program.consts)
     lines = [_line(line) for line in program.eqns]

@@ -22,7 +22,7 @@ from jax.custom_derivatives import SymbolicZero
 T = TypeVar("T")
 S = TypeVar("S")
 
-__all__ = ["Threads", "cores", "on_cpu", "product", "rows", "stable_order"]
+__all__ = ["Threads", "cores", "least_padding", "on_cpu", "product", "repeat", "rows", "stable_order"]
 
 FEW = 32
 """Rows and features up to which a product is written out."""
@@ -48,6 +48,45 @@ def cores() -> int:
     True
     """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# --- loops, and clients of unequal size -------------------------------------------------------------------------------
+
+CPU_PADDING, GPU_PADDING = 1 << 20, 1 << 30
+"""Numbers of padding that are not worth a group of their own."""
+UNROLLED = 2
+"""Steps of a loop that a GPU is given at a time."""
+
+
+def least_padding() -> int:
+    """How many numbers of padding it takes until clients of unequal size are better laid out in several groups.
+
+    A GPU works on the groups one after the other, and a step of many clients takes it hardly longer than one of few. So there it
+    takes much.
+
+    >>> least_padding() >= 2**20
+    True
+    """
+    return CPU_PADDING if on_cpu() else GPU_PADDING
+
+
+def repeat(times: jax.Array, body: Callable[[jax.Array, T], T], start: T, most: int | None = None) -> T:
+    """body(times−1, … body(0, start)); `most`, if it is known, is a number that `times` never exceeds.
+
+    A GPU waits for the host in every step of a loop whose end it does not know. So there the loop takes `most` steps, and those
+    beyond `times` change nothing.
+
+    >>> repeat(jnp.int32(3), lambda i, total: total + i, jnp.int32(0), most=8).item()
+    3
+    """
+    if most is None or on_cpu():
+        return jax.lax.fori_loop(jnp.int32(0), times, body, start)
+
+    def step(i: jax.Array, state: T) -> T:
+        new = body(jnp.minimum(i, jnp.maximum(times - 1, 0)), state)
+        return jax.tree.map(lambda a, b: jnp.where(i < times, a, b), new, state)
+
+    return jax.lax.fori_loop(0, most, step, start, unroll=min(UNROLLED, most) or None)
 
 
 # --- a product of few rows --------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from twofold import randomness, tree
+from twofold import kernels, randomness, tree
 from twofold.clients import ClientError, Clients
 from twofold.curvature import choice
 from twofold.curvature.bounds import RowSmoothness, arrow, row_smoothness, sharp
@@ -145,7 +145,8 @@ class Problem:
         self.precondition: Kind | None = self._choose_metric(precondition)
         self.sampling: Sampling = self._choose_sampling(sampling)
         self._start = (w, beta)
-        self.positions = tuple(np.asarray(b) for b in (clients.buckets() if buckets is None else buckets))
+        groups = clients.buckets(least=kernels.least_padding()) if buckets is None else buckets
+        self.positions = tuple(np.asarray(group) for group in groups)
         if np.sort(np.concatenate(self.positions)).tolist() != list(range(self.M)):
             raise InputError(f"buckets must hold each of the {self.M} client positions exactly once.")
         self._trivial = len(self.positions) == 1 and np.array_equal(self.positions[0], np.arange(self.M))

@@ -116,9 +116,10 @@ def sees_other_rows(function: Callable[[Pytree], jax.Array], rows: Pytree) -> bo
     ... )
     (True, False)
     """
-    together = np.asarray(function(rows))
     count = len(jax.tree.leaves(rows)[0])
-    alone = [np.asarray(function(jax.tree.map(lambda leaf, j=j: leaf[j : j + 1], rows))) for j in range(count)]
+    with jax.default_matmul_precision("highest"):  # other shapes are rounded otherwise in a GPU's TF32
+        together = np.asarray(function(rows))
+        alone = [np.asarray(function(jax.tree.map(lambda leaf, j=j: leaf[j : j + 1], rows))) for j in range(count)]
     apart = np.concatenate(alone)
     if together.shape != apart.shape:
         return True
@@ -148,8 +149,9 @@ def check_by_row(
     count = min(4, int(clients.counts[0]))
     x, y = tree.cast(jax.tree.map(lambda leaf: leaf[:count], (clients.x, clients.y)))
     params = _shaken(tree.cast(jax.tree.map(np.asarray, start)))
-    together = jnp.mean(function(params, Batch(x, y)))
-    alone = jnp.mean(by_row(lambda batch: function(params, batch), x, y))
+    with jax.default_matmul_precision("highest"):
+        together = jnp.mean(function(params, Batch(x, y)))
+        alone = jnp.mean(by_row(lambda batch: function(params, batch), x, y))
     if is_close(together, alone):
         return
     name = getattr(given, "__name__", "the function")

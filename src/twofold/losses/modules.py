@@ -88,7 +88,7 @@ class Linen:
     def __call__(self, params: Pytree, state: Pytree, x: Pytree, key: jax.Array | None, train: bool) -> Outcome:
         """What `module.apply` gives; state changes in training only."""
         keys = {} if key is None else {"rngs": {"dropout": key}}
-        given = ({"params": params, **state}, x)
+        given = ({"params": params, **dict(state)}, x)
         if not train or not state:
             return self.module.apply(*given, **_mode(self.names, train), **keys), state
         out, new = self.module.apply(*given, mutable=list(state), **_mode(self.names, True), **keys)

@@ -83,8 +83,8 @@ class Net:
             _check_outputs(self.link, out)
             _check_targets(clients, self.link, out)
         some = jax.tree.map(lambda leaf: leaf[: min(4, int(clients.counts[0]))], clients.x)
-        whole = tree.cast(self.init(clients))
-        if sees_other_rows(lambda x: self._apply(whole, x, None)[0], tree.cast(some)):
+        whole, exact = tree.cast(self.init(clients)), dataclasses.replace(self, dtype=None)
+        if sees_other_rows(lambda x: exact._apply(whole, x, None)[0], tree.cast(some)):
             raise InputError(
                 "This net gives a row other outputs when other rows are in the batch, also when it is not training: have it look at "
                 "`train`, and use running statistics where that is False."
