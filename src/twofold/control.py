@@ -51,10 +51,8 @@ def branch(condition: Any, yes: Callable[[], Pytree], no: Callable[[], Pytree]) 
     )
 
 
-def repeat(
-    times: Any, body: Callable[[Any, Pytree], Pytree], start: Pytree, most: int | None = None
-) -> Pytree:
-    """body(times−1, … body(1, body(0, start))): a loop of `times` steps; `most` is a number that `times` never exceeds.
+def repeat(times: Any, body: Callable[[Any, Pytree], Pytree], start: Pytree) -> Pytree:
+    """body(times−1, … body(1, body(0, start))): a loop of `times` steps.
 
     >>> repeat(3, lambda i, total: total + i, 0.0).item()
     3.0
@@ -65,19 +63,22 @@ def repeat(
         return start
     if isinstance(times, int) and times == 1:
         return body(jnp.int32(0), start)
-    return kernels.repeat(jnp.asarray(times, jnp.int32), body, start, most)
+    if isinstance(times, int) or kernels.on_cpu():
+        return lax.fori_loop(jnp.int32(0), jnp.asarray(times, jnp.int32), body, start)
+    step_of, values, _ = _explicit(body, jnp.int32(0), start)
+    return kernels.uneven_loop(jnp.asarray(times, jnp.int32), step_of, start, values)
 
 
-def _explicit(function: Callable[[], Pytree]) -> tuple[Callable[[list], Pytree], list, int]:
-    """A closure as a function of the traced values it closes over (custom_vmap does not see through closures).
+def _explicit(function: Callable[..., Pytree], *args: Pytree) -> tuple[Callable[..., Pytree], list, int]:
+    """A closure as a function of the traced values it closes over, and then of its arguments (custom_vmap does not see through closures).
 
     And of how many operations it is made: of none if it only gives what is there.
     """
-    closed, shape = jax.make_jaxpr(function, return_shape=True)()
+    closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
     structure = jax.tree.structure(shape)
 
-    def explicit(values: list) -> Pytree:
-        return jax.tree.unflatten(structure, jax.core.eval_jaxpr(closed.jaxpr, values))
+    def explicit(values: list, *args: Pytree) -> Pytree:
+        return jax.tree.unflatten(structure, jax.core.eval_jaxpr(closed.jaxpr, values, *jax.tree.leaves(args)))
 
     return explicit, list(closed.consts), len(closed.jaxpr.eqns)
 

@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from functools import reduce
+from functools import partial, reduce
 from typing import TypeVar
 
 import jax
@@ -22,7 +22,7 @@ from jax.custom_derivatives import SymbolicZero
 T = TypeVar("T")
 S = TypeVar("S")
 
-__all__ = ["Threads", "cores", "least_padding", "on_cpu", "product", "repeat", "rows", "stable_order"]
+__all__ = ["Threads", "cores", "least_padding", "on_cpu", "product", "rows", "stable_order", "uneven_loop"]
 
 FEW = 32
 """Rows and features up to which a product is written out."""
@@ -50,19 +50,22 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-# --- loops, and clients of unequal size -------------------------------------------------------------------------------
+# --- clients of unequal size ------------------------------------------------------------------------------------------
 
 CPU_PADDING, GPU_PADDING = 1 << 20, 1 << 30
 """Numbers of padding that are not worth a group of their own."""
-UNROLLED = 2
-"""Steps of a loop that a GPU is given at a time."""
+BLOCK = 8
+"""Steps of an uneven loop between two looks at who is done: a GPU waits for the host at each look."""
+LANES = (2, 5)
+"""Who is not done goes on in fewer lanes as soon as all others are: in a half and in a fifth of all."""
+GATHERED = 1 << 32
+"""Bytes that an uneven loop may put in order before it starts."""
 
 
 def least_padding() -> int:
     """How many numbers of padding it takes until clients of unequal size are better laid out in several groups.
 
-    A GPU works on the groups one after the other, and a step of many clients takes it hardly longer than one of few. So there it
-    takes much.
+    A GPU works on the groups one after the other, and in a step of few clients it mostly waits. So there it takes much.
 
     >>> least_padding() >= 2**20
     True
@@ -70,23 +73,69 @@ def least_padding() -> int:
     return CPU_PADDING if on_cpu() else GPU_PADDING
 
 
-def repeat(times: jax.Array, body: Callable[[jax.Array, T], T], start: T, most: int | None = None) -> T:
-    """body(times−1, … body(0, start)); `most`, if it is known, is a number that `times` never exceeds.
+def uneven_loop(times: jax.Array, body: Callable[[list, jax.Array, T], T], start: T, values: list) -> T:
+    """body(values, times−1, … body(values, 0, start)), for GPUs, where many clients with their own `times` go in step.
 
-    A GPU waits for the host in every step of a loop whose end it does not know. So there the loop takes `most` steps, and those
-    beyond `times` change nothing.
+    Clients that are done only waste memory traffic. So they are put in order, those with the most steps first, and the loop goes
+    on with a half and at last a fifth of them as soon as the others are done.
 
-    >>> repeat(jnp.int32(3), lambda i, total: total + i, jnp.int32(0), most=8).item()
-    3
+    >>> def double(values, i, x):
+    ...     return values[0] * x
+    >>> loop = jax.vmap(lambda times, x: uneven_loop(times, double, x, [jnp.float32(2.0)]))
+    >>> loop(jnp.array([3, 0]), jnp.ones(2)).tolist()
+    [8.0, 1.0]
     """
-    if most is None or on_cpu():
-        return jax.lax.fori_loop(jnp.int32(0), times, body, start)
 
-    def step(i: jax.Array, state: T) -> T:
-        new = body(jnp.minimum(i, jnp.maximum(times - 1, 0)), state)
-        return jax.tree.map(lambda a, b: jnp.where(i < times, a, b), new, state)
+    @custom_vmap
+    def loop(times: jax.Array, start: T, values: list) -> T:
+        return jax.lax.fori_loop(jnp.int32(0), times, lambda i, state: body(values, i, state), start)
 
-    return jax.lax.fori_loop(0, most, step, start, unroll=min(UNROLLED, most) or None)
+    @loop.def_vmap
+    def _(lanes: int, batched: list, times: jax.Array, start: T, values: list) -> tuple[T, T]:
+        own = jax.tree.map(lambda flag: 0 if flag else None, batched)
+        start = jax.tree.map(lambda x, flag: x if flag else jnp.broadcast_to(x, (lanes, *x.shape)), start, batched[1])
+        step = jax.vmap(body, in_axes=(own[2], None, 0))
+        if batched[0]:
+            end = _shrinking(step, times, start, values, batched[2])
+        else:
+            end = jax.lax.fori_loop(jnp.int32(0), times, lambda i, state: step(values, i, state), start)
+        return end, jax.tree.map(lambda _: True, end)
+
+    return loop(times, start, values)
+
+
+def _shrinking(step: Callable[[list, jax.Array, T], T], times: jax.Array, start: T, values: list, own: list[bool]) -> T:
+    """The end of an uneven loop; `own` says which of the values have an axis of clients."""
+    bytes_of_values = sum(x.nbytes for x, flag in zip(values, own, strict=True) if flag)
+    widths = sorted({len(times), *(-(-len(times) // n) for n in LANES if bytes_of_values <= GATHERED)}, reverse=True)
+    order = jnp.argsort(-times)
+    times, state = times[order], jax.tree.map(lambda x: x[order], start)
+    k = jnp.int32(0)
+    for width, rest in zip(widths, [*widths[1:], 0], strict=True):
+        mine = [x[order[:width]] if flag else x for x, flag in zip(values, own, strict=True)]
+        ends, last = times[:width], times[rest]  # those in the other lanes are done after `last` steps
+        some = jax.tree.map(lambda x, width=width: x[:width], state)
+        k, some = _blocks(partial(step, mine), ends, last, k, some)
+        state = jax.tree.map(lambda new, x, width=width: jnp.concatenate([new, x[width:]]), some, state)
+    back = jnp.argsort(order)
+    return jax.tree.map(lambda x: x[back], state)
+
+
+def _blocks(
+    step: Callable[[jax.Array, T], T], ends: jax.Array, last: jax.Array, k: jax.Array, state: T
+) -> tuple[jax.Array, T]:
+    """Steps from the k-th on, a block at a time, until `last` is reached; nobody moves beyond its own end."""
+
+    def one_step(i: jax.Array, state: T) -> T:
+        going = i < ends
+        new = step(jnp.minimum(i, jnp.maximum(ends[0] - 1, 0)), state)
+        return jax.tree.map(lambda a, b: jnp.where(going.reshape(-1, *(1,) * (a.ndim - 1)), a, b), new, state)
+
+    def block(carry: tuple[jax.Array, T]) -> tuple[jax.Array, T]:
+        k, state = carry
+        return k + BLOCK, jax.lax.fori_loop(0, BLOCK, lambda j, state: one_step(k + j, state), state)
+
+    return jax.lax.while_loop(lambda carry: carry[0] < last, block, (k, state))
 
 
 # --- a product of few rows --------------------------------------------------------------------------------------------

@@ -117,12 +117,11 @@ class LSGD(Training):
             return tree.combine((1.0, w), (-eta, of_w)), tree.combine((1.0, beta), (-eta, of_beta)), average
 
         passes, each = (1, self.tau) if self.epochs is None else (self.epochs, self._steps_per_epoch(oracle.count))
-        most = self.tau if self.epochs is None else int(self._steps_per_epoch(oracle.capacity))
         first = plan.k * passes * each
 
         def go_through(e: jax.Array, state: _Local) -> _Local:
             draw = batches(oracle, key, self.batch, None if self.epochs is None else e)
-            return repeat(each, lambda i, state: step(first + e * each + i, draw(i), state), state, most)
+            return repeat(each, lambda i, state: step(first + e * each + i, draw(i), state), state)
 
         w, beta, average = repeat(passes, go_through, (shared.w, private.beta, private.average))
         return Private(beta, average), Message(w, average.mean[0] if average else ())

@@ -187,9 +187,7 @@ def local_steps(
 ) -> S:
     """Take a state through the batches of a round, or of so many passes over the client's rows."""
     asked = method.epochs if epochs is None else epochs
-    passes, each, most = 1, method.tau, method.tau
-    if asked is not None:
-        passes, each, most = asked, _batches_in_pass(method, oracle.count), _batches_in_pass(method, oracle.capacity)
+    passes, each = (1, method.tau) if asked is None else (asked, _batches_in_pass(method, oracle.count))
 
     def go_through(e: jax.Array, state: S) -> S:
         draw, mine = batches(oracle, key, method.batch, None if asked is None else e), randomness.at(key, e)
@@ -197,7 +195,7 @@ def local_steps(
         def with_batch(i: jax.Array, state: S) -> S:
             return step(oracle.trained_on(draw(i), randomness.at(mine, i)), state)
 
-        return repeat(each, with_batch, state, most)
+        return repeat(each, with_batch, state)
 
     return repeat(passes, go_through, state)
 

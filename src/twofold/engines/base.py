@@ -99,7 +99,7 @@ class Engine(ABC):
 
     @abstractmethod
     def fetch(self, snapshots: Any, slot: int, row: int) -> Point:
-        """One iterate, on the host."""
+        """A copy of one iterate, which no later iteration changes."""
 
     def wait(self) -> None:  # noqa: B027  (a hook: some engines never run ahead of the caller)
         """Block until everything that was asked for is computed."""

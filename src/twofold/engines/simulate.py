@@ -28,6 +28,9 @@ from twofold.tree import Pytree
 
 __all__ = ["Simulate", "SimulateGroups"]
 
+STAYS = 1 << 28
+"""Bytes of one iterate up to which it stays on the device until somebody wants it: a copy to the host may take as long as a round."""
+
 
 class Simulate(Engine):
     """All clients of all seeds of one run: on one device, or, with another layout, on several (see `Sharded`)."""
@@ -118,7 +121,10 @@ class Simulate(Engine):
 
     def fetch(self, snapshots: Snapshots, slot: int, row: int) -> Point:
         """See `Engine.fetch`."""
-        return Snapshots(*self._on_host(_pick(snapshots, np.int32(slot), np.int32(row)), axis=0))
+        picked = _pick(snapshots, np.int32(slot), np.int32(row))
+        if self._layout.mesh is None and sum(leaf.nbytes for leaf in jax.tree.leaves(picked)) < STAYS:
+            return picked
+        return Snapshots(*self._on_host(picked, axis=0))
 
     def _on_host(self, pair: tuple[Pytree, tuple[Pytree, ...]], axis: int) -> tuple[Pytree, tuple[Pytree, ...]]:
         """Copies of something shared and of each bucket's own, without the clients that only fill up a layout."""
