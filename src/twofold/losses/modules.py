@@ -122,7 +122,7 @@ class Nnx:
         """What the module gives, in training or at rest; state changes in training only."""
         graph, *like = self._training if train else self._at_rest
         filled = [jax.tree.map(lambda leaf: leaf, part) for part in like]  # new variables, which belong to this trace
-        for part, values in zip(filled[::2], (params, state), strict=True):
+        for part, values in zip(filled[::2], (params, dict(state)), strict=True):
             _nnx().replace_by_pure_dict(part, values)
         filled[2] = jax.tree.map(_typed, filled[2], like[2])
         filled[1] = _keyed(filled[1], jax.random.key(0) if key is None else key)
