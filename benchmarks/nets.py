@@ -1,16 +1,16 @@
-"""Rounds of FedAvg with PFLlib's CNN on one core: plain flax convolutions in twofold against PyTorch, client after client.
+"""Rounds with PFLlib's CNN on one core: plain flax convolutions in `tw.methods` against PyTorch, client after client.
 
-    taskset -c 0 python benchmarks/nets.py [--torch-python PATH] [--turns 5] [--rows 200] [--plain] [--json FILE]
+    python benchmarks/nets.py [--torch-python PATH] [--methods fedavg,fedper,ditto,apfl] [--turns 5] [--rows 200] [--json FILE]
 
 The net is PFLlib's: two valid 5×5 convolutions (32 and 64 channels), each followed by relu and a 2×2 max-pool, then 512 and 10
 units; 582,026 parameters. 20 clients of Fashion-MNIST with --rows images each, batches of 10, one reshuffled epoch a round,
-plain steps of 0.005. Both sides start at the same parameters, in processes of their own that wait while the other one works:
-a turn is one round of PyTorch (`peer_torch.fedavg`) and then one of ours. Seconds are CPU seconds of the process, all threads
-counted, per gradient step; the median of the turns counts. `first` is what the first round costs more than the median one:
-tracing, compiling and XLA's own start for us, PyTorch's first touch of its libraries for them. `memory` is the peak of the
-process. `loss` is the mean over all rows after the last turn: the work is the same, only the shuffles differ.
-
-`--plain` leaves our convolutions to XLA. It is about ten times as slow: take --rows 20.
+plain steps of 0.005. Ours is what a user types, `tw.methods.fedper(CNN(), head="Dense_1")` and `tw.solve`; theirs is PFLlib's way
+(`peer_torch_nets.py`). Both sides start at the same parameters, in processes of their own that wait while the other one works: a
+turn is one round of PyTorch and then one of ours. Seconds are CPU seconds of the process, all threads counted, per gradient step
+(Ditto and APFL take two gradients a batch, on both sides); the median of the turns counts. `first` is what the first round costs
+more than the median one: tracing, compiling and XLA's own start for us, PyTorch's first touch of its libraries for them. `memory`
+is the peak of the process. `loss` is that of everyone's own model over all training rows after the last turn: the work is the
+same, only the shuffles differ.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,15 @@ import numpy as np
 
 CLIENTS, BATCH, RATE, PARAMETERS = 20, 10, 0.005, 582_026
 GOAL, FIRST, MEMORY = 1.5, 15.0, 1e9
+OWN: dict[str, dict[str, Any]] = {
+    "fedavg": {},
+    "fedper": {"head": "Dense_1"},
+    "ditto": {"lam": 0.1},
+    "apfl": {"alpha": 0.5},
+}
+"""The methods, and their own settings on both sides."""
+GRADIENTS = {"fedavg": 1, "fedper": 1, "ditto": 2, "apfl": 2}
+"""Gradients that a method takes on each batch."""
 ALONE = {
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC"), "1"),
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
@@ -39,109 +47,101 @@ ALONE = {
 }
 
 
-def ours(data: Any, start: dict[str, np.ndarray], plain: bool) -> tuple[Callable[[], None], Callable[[], float]]:
-    """One round of LSGD as FedAvg, and the loss where it is now."""
+def ours(name: str, data: Any, start: dict[str, np.ndarray], turns: Turns) -> float:
+    """All turns in one call of `solve`; the mean loss of everyone's own model at the end."""
     import flax.linen as nn
     import jax
     import jax.numpy as jnp
 
     import twofold as tw
-    from twofold.convolutions import fast
 
-    class Net(nn.Module):
+    class CNN(nn.Module):
         @nn.compact
         def __call__(self, x: jax.Array) -> jax.Array:
-            x = x.reshape(len(x), 28, 28, 1)
             for channels in (32, 64):
                 x = nn.max_pool(nn.relu(nn.Conv(channels, (5, 5), padding="VALID")(x)), (2, 2), (2, 2))
             x = nn.relu(nn.Dense(512)(x.reshape(len(x), -1)))
             return nn.Dense(10)(x)
 
-    def loss(params: Any, x: jax.Array, y: jax.Array) -> jax.Array:
-        logits = Net().apply({"params": params}, x)
-        return jnp.mean(jax.nn.logsumexp(logits, -1) - jnp.take_along_axis(logits, y[:, None], -1)[:, 0])  # pyright: ignore
-
     params: dict[str, dict[str, np.ndarray]] = {}
-    for name, value in start.items():
-        layer, part = name.split(".")
+    for key, value in start.items():
+        layer, part = key.split(".")
         params.setdefault(layer, {})[part] = value
-    everyone = tw.Clients(data["x"], data["y"], data["counts"], weights="rows")
-    held = tw.losses.custom(loss if plain else fast(loss), init=params, L=1.0, calL=1.0)
-    problem = tw.Problem(tw.objectives.traditional(held), everyone)
-    algorithm = tw.algorithms.LSGD(eta=RATE, epochs=1, batch=BATCH)
-    w, rounds = problem.start[0], 0
+    # The pair of functions is what tw.losses.net makes of the module itself, but for the common start.
+    net = (
+        lambda key, x: (params, ()),
+        lambda params, state, x, key, train: (CNN().apply({"params": params}, x), state),
+    )
+    everyone = tw.Clients(data["x"].reshape(-1, 28, 28, 1), data["y"], data["counts"], weights="rows")
+    loss = tw.losses.net(net)
+    method = tw.methods.REGISTRY[name](loss, lr=RATE, batch=BATCH, **OWN[name])
+    problem = method.problem(everyone)
 
-    def one_round() -> None:
-        nonlocal w, rounds
-        here = (w, problem.start[1])
-        w = tw.solve(problem, algorithm, rounds=1, record=(), progress=False, seed=rounds, start=here).w
-        rounds += 1
+    def after_a_record(record: Any) -> None:
+        if record["round"]:
+            turns.end()
+        if record["round"] < turns.count and record["round"]:
+            turns.begin()
 
-    return one_round, lambda: float(problem.value(w, problem.start[1]))
-
-
-def theirs(data: Any, start: dict[str, np.ndarray]) -> tuple[Callable[[], None], Callable[[], float]]:
-    """One round of peer_torch's FedAvg, and the loss where it is now."""
-    import torch
-    from torch import nn
-
-    import peer_torch
-
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    flat = [nn.Flatten(), nn.Linear(1024, 512), nn.ReLU(inplace=True), nn.Linear(512, 10)]
-    layers = []
-    for inputs, outputs in ((1, 32), (32, 64)):
-        layers += [nn.Conv2d(inputs, outputs, 5), nn.ReLU(inplace=True), nn.MaxPool2d(2)]
-    net = nn.Sequential(*layers, *flat)
-    convolutions = [torch.tensor(start[f"Conv_{i}.kernel"]).permute(3, 2, 0, 1) for i in range(2)]
-    first = torch.tensor(start["Dense_0.kernel"]).reshape(4, 4, 64, 512).permute(3, 2, 0, 1).reshape(512, 1024)
-    weights = [*convolutions, first, torch.tensor(start["Dense_1.kernel"]).T]
-    with torch.no_grad():
-        for layer, weight in zip([layer for layer in net if hasattr(layer, "weight")], weights, strict=True):
-            layer.weight.copy_(weight)
-            layer.bias.zero_()
-    counts = data["counts"].tolist()
-    x, y = torch.from_numpy(data["x"]).reshape(-1, 1, 28, 28), torch.from_numpy(data["y"].astype(np.int64))
-    parts = zip(torch.split(x, counts), torch.split(y, counts), strict=True)
-    sets = [torch.utils.data.TensorDataset(a.clone(), b.clone()) for a, b in parts]
-    shares = [n / sum(counts) for n in counts]
-    task = {"eta": RATE, "batch": BATCH, "epochs": 1}
-    shared = peer_torch.copied(net.state_dict())
-
-    def one_round() -> None:
-        nonlocal shared
-        shared = peer_torch.fedavg(task, sets, shares, net, shared, peer_torch.Work())
-
-    def loss() -> float:
-        net.load_state_dict(shared)
-        with torch.no_grad():
-            each = [float(nn.functional.cross_entropy(net(x), y)) for x, y in (part.tensors for part in sets)]
-        return float(np.average(each, weights=shares))
-
-    return one_round, loss
+    turns.begin()
+    found = tw.solve(
+        problem, method.algorithm, rounds=turns.count, record=(), progress=False, callbacks=[after_a_record]
+    )
+    models = tw.methods.everyones_parameters(problem, found.w, found.beta)
+    each = []
+    for m, client in enumerate(everyone):
+        mine = jax.tree.map(lambda leaf, m=m: leaf[m], models)
+        each.append(float(jnp.mean(loss.row_losses(mine, jnp.asarray(client.x), jnp.asarray(client.y)))))
+    return float(np.average(each, weights=data["counts"]))
 
 
-def work(side: str, folder: Path, plain: bool) -> None:
-    """One side: a round for every line that comes in, and CPU seconds, the loss and the memory at the end."""
+def theirs(name: str, data: Any, start: dict[str, np.ndarray], turns: Turns) -> float:
+    """The same in PyTorch."""
+    from peer_torch_nets import Peer
+
+    own = {key: value for key, value in OWN[name].items() if key != "head"}
+    turns.begin()  # as for us: the problem is there, everything else counts
+    peer = Peer(name, data, start, RATE, BATCH, **own)
+    for i in range(turns.count):
+        if i:
+            turns.begin()
+        peer.one_round()
+        turns.end()
+    return peer.loss()
+
+
+class Turns:
+    """A round for every line that comes in, and the CPU seconds that it took."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.began = count, 0.0
+
+    def begin(self) -> None:
+        """Wait until it is our turn."""
+        sys.stdin.readline()
+        self.began = time.process_time()
+
+    def end(self) -> None:
+        """Say how long it took."""
+        print(time.process_time() - self.began, flush=True)
+
+
+def work(side: str, name: str, folder: Path, count: int) -> None:
+    """One side of one method: all turns, then the loss and the memory."""
     data, start = np.load(folder / "data.npz"), dict(np.load(folder / "start.npz"))
-    one_round, loss = theirs(data, start) if side == "torch" else ours(data, start, plain)
+    turns = Turns(count)
     print("ready", flush=True)
-    for line in sys.stdin:
-        if line.strip() == "round":
-            began = time.process_time()
-            one_round()
-            print(time.process_time() - began, flush=True)
-        else:
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-            print(json.dumps({"memory": peak, "loss": loss()}), flush=True)
+    loss = (theirs if side == "torch" else ours)(name, data, start, turns)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    sys.stdin.readline()
+    print(json.dumps({"memory": peak, "loss": loss}), flush=True)
 
 
 class Side:
     """A process that works when it is told to."""
 
-    def __init__(self, name: str, python: str, folder: Path, plain: bool) -> None:
-        command = [python, __file__, "--side", name, "--folder", str(folder), *["--plain"] * plain]
+    def __init__(self, side: str, name: str, python: str, folder: Path, turns: int) -> None:
+        command = [python, __file__, "--side", side, "--methods", name, "--folder", str(folder), "--turns", str(turns)]
         environment = {**os.environ, **ALONE}
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
@@ -183,52 +183,64 @@ def prepare(folder: Path, rows: int) -> int:
     return CLIENTS * -(-rows // BATCH)
 
 
+def compare(name: str, folder: Path, steps: int, turns: int, pythons: dict[str, str]) -> dict[str, Any]:
+    """Both sides of one method, turn by turn."""
+    sides = {side: Side(side, name, python, folder, turns + 1) for side, python in pythons.items()}
+    seconds: dict[str, list[float]] = {side: [] for side in sides}
+    for _ in range(turns + 1):
+        for side, process in sides.items():
+            seconds[side].append(process.ask("round"))
+    ends = {side: process.ask("end") for side, process in sides.items()}
+    for process in sides.values():
+        process.close()
+    found: dict[str, Any] = {"method": name, "steps": steps}
+    for side, (first, *rest) in seconds.items():
+        usual = statistics.median(rest)
+        found[side] = {"step": usual / steps, "first": first - usual, "seconds": [first, *rest], **ends[side]}
+    mine, peer = found["twofold"], found["torch"]
+    return {**found, "ratio": peer["step"] / mine["step"], "more": mine["first"] - peer["first"]}
+
+
+def told(found: dict[str, Any]) -> str:
+    """The table of one method."""
+    lines = [f"{found['method']}: {CLIENTS} clients, {found['steps']} gradient steps a round"]
+    lines.append(f"{'':9}{'ms a step':>10}{'best':>8}{'worst':>8}{'first s':>9}{'memory MB':>11}{'loss':>9}")
+    for side in ("torch", "twofold"):
+        end = found[side]
+        best, worst = (1e3 * of(end["seconds"][1:]) / found["steps"] for of in (min, max))
+        figures = f"{1e3 * end['step']:>10.2f}{best:>8.2f}{worst:>8.2f}{end['first']:>9.1f}{end['memory'] / 1e6:>11.0f}"
+        lines.append(f"{side:9}{figures}{end['loss']:>9.4f}")
+    memory = found["twofold"]["memory"] / 1e6
+    goals = (
+        f"(goal {GOAL}); first solve {found['more']:.1f} CPU seconds more (at most {FIRST:.0f}); memory {memory:.0f} MB"
+    )
+    return "\n".join([*lines, f"ratio {found['ratio']:.2f} {goals} (at most {MEMORY / 1e6:.0f})"])
+
+
 def main() -> None:
-    """Measure and print the table."""
+    """Measure and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--torch-python", default=sys.executable, help="the Python of an environment with torch")
+    parser.add_argument("--methods", default=",".join(OWN))
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--rows", type=int, default=200, help="images of each client")
-    parser.add_argument("--plain", action="store_true", help="leave our convolutions to XLA")
     parser.add_argument("--json")
     parser.add_argument("--side", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side:
-        work(arguments.side, arguments.folder, arguments.plain)
+        work(arguments.side, arguments.methods, arguments.folder, arguments.turns)
         return
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])  # both sides inherit it
+    pythons = {"torch": arguments.torch_python, "twofold": sys.executable}
+    found = []
     with tempfile.TemporaryDirectory() as place:
-        steps = prepare(Path(place), arguments.rows)
-        sides = {
-            name: Side(name, python, Path(place), arguments.plain)
-            for name, python in (("torch", arguments.torch_python), ("twofold", sys.executable))
-        }
-        seconds: dict[str, list[float]] = {name: [] for name in sides}
-        for _ in range(arguments.turns + 1):
-            for name, side in sides.items():
-                seconds[name].append(side.ask("round"))
-        ends = {name: side.ask("end") for name, side in sides.items()}
-        for side in sides.values():
-            side.close()
-    found = {}
-    for name, (first, *rest) in seconds.items():
-        usual = statistics.median(rest)
-        found[name] = {"step": usual / steps, "first": first - usual, "seconds": [first, *rest], **ends[name]}
-    print(f"{CLIENTS} clients, {steps} gradient steps a round, {arguments.turns} turns")
-    print(f"{'':9}{'ms a step':>10}{'best':>8}{'worst':>8}{'first s':>9}{'memory MB':>11}{'loss':>9}")
-    for name, row in found.items():
-        best, worst = (1e3 * of(row["seconds"][1:]) / steps for of in (min, max))
-        print(
-            f"{name:9}{1e3 * row['step']:>10.2f}{best:>8.2f}{worst:>8.2f}{row['first']:>9.1f}{row['memory'] / 1e6:>11.0f}"
-            f"{row['loss']:>9.4f}"
-        )
-    mine, peer = found["twofold"], found["torch"]
-    ratio, more = peer["step"] / mine["step"], mine["first"] - peer["first"]
-    print(f"ratio {ratio:.2f} (goal {GOAL}); first solve {more:.1f} CPU seconds more (at most {FIRST:.0f}); ", end="")
-    print(f"memory {mine['memory'] / 1e6:.0f} MB (at most {MEMORY / 1e6:.0f})")
+        batches = prepare(Path(place), arguments.rows)
+        for name in arguments.methods.split(","):
+            found.append(compare(name, Path(place), GRADIENTS[name] * batches, arguments.turns, pythons))
+            print(told(found[-1]), flush=True)
     if arguments.json:
-        Path(arguments.json).write_text(json.dumps({"steps": steps, "ratio": ratio, "more": more, **found}, indent=1))
+        Path(arguments.json).write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

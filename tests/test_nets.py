@@ -110,7 +110,7 @@ class PlainNnx(nnx.Module):
 
 
 def plain_nnx_at_rest(params: Any, x: Any) -> Any:
-    return x @ params["out"]["kernel"] + params["out"]["bias"]
+    return x @ params["out"]["kernel"] + params["out"]["bias"][None]
 
 
 MODELS = {

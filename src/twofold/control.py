@@ -70,8 +70,9 @@ def repeat(times: Any, body: Callable[[Any, Pytree], Pytree], start: Pytree) -> 
 
 
 def _explicit(function: Callable[..., Pytree], *args: Pytree) -> tuple[Callable[..., Pytree], list, int]:
-    """A closure as a function of the traced values it closes over, and then of its arguments (custom_vmap does not see through closures).
+    """A closure as a function of the traced values it closes over, and then of its arguments.
 
+    (custom_vmap does not see through closures.)
     And of how many operations it is made: of none if it only gives what is there.
     """
     closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
