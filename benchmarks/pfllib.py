@@ -23,7 +23,7 @@ def main() -> None:
         path = pfllib_data.write(pfllib_data.make(asked.data or "fmnist"), asked.pack)
         print(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
     elif asked.page:
-        print(pfllib.page(asked.out))
+        print(pfllib.page(asked.out, asked.note), end="")
     else:
         _run(asked)
 
@@ -45,6 +45,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--pack", type=Path, help="write the images and both splits into this file, and stop")
     parser.add_argument("--from", dest="given", type=Path, help="read the data from this file")
     parser.add_argument("--page", action="store_true", help="print the page of what --out has, and stop")
+    parser.add_argument("--note", default="", help="a sentence on how the cells were run, for the page")
     parser.add_argument("--out", type=Path, default=Path("results"))
     parser.add_argument("--quick", action="store_true")
     for name in ("data", "split", "methods"):

@@ -226,9 +226,9 @@ def run(
     return _write(folder / "pfllib.md", page(folder))
 
 
-def page(out: str | Path) -> str:
-    """The page of all cells in a folder."""
-    return pfllib_page.page(everything(out), COMMON, METHODS)
+def page(out: str | Path, note: str = "") -> str:
+    """The page of all cells in a folder; `note` says how they were run."""
+    return pfllib_page.page(everything(out), COMMON, METHODS, note)
 
 
 def _write(path: Path, text: str) -> Path:

@@ -69,9 +69,11 @@ def line(cell: Cell) -> str:
     return f"{where}: {ends}, {cell['seconds_a_round']:.3f} s a round, {cell['call']:.0f} s"
 
 
-def page(cells: Sequence[Cell], common: Mapping[str, Any], methods: Mapping[str, Mapping[str, Any]]) -> str:
-    """The cells as a Markdown page; `common` and `methods` are the settings."""
-    text = ["# PFLlib's table", "", OPENING, "", LOOSE, ""]
+def page(
+    cells: Sequence[Cell], common: Mapping[str, Any], methods: Mapping[str, Mapping[str, Any]], note: str = ""
+) -> str:
+    """The cells as a Markdown page; `common` and `methods` are the settings, `note` says how the cells were run."""
+    text = ["# PFLlib's table", "", OPENING, "", LOOSE, "", *([note, ""] if note else [])]
     if not cells:
         text += ["No run is here yet.", ""]
     for where in dict.fromkeys(
