@@ -104,9 +104,8 @@ def main() -> None:
     print(f"three seeds by one    {more:8.2f} (at most {MORE_SEEDS})")
     if find_spec("torch") is not None:
         found["torch"] = theirs(clients)
-        print(
-            f"PyTorch, FedAvg       {found['torch']:8.2f} s a round: {found['torch'] / found['seconds']['FedAvg']:.0f}× (goal {TORCH:.0f}×)"
-        )
+        ratio = found["torch"] / found["seconds"]["FedAvg"]
+        print(f"PyTorch, FedAvg       {found['torch']:8.2f} s a round: {ratio:.0f}× (goal {TORCH:.0f}×)")
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=1))
 
