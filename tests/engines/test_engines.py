@@ -256,6 +256,16 @@ class TestStreamed(Comparison):
     def test_every_place_and_chunk(self, state: str, chunk: int):
         self.compare("bucketed", "l2sgd_plus", chunk=chunk, state=state)
 
+    @pytest.mark.parametrize("variant", ["lsgd-epochs", "profile", "fedprox", "saga"])
+    def test_methods_that_always_send_do_every_iteration_where_nothing_is_shared(self, variant: str):
+        """There rounds never come, and twelve iterations lie between two records."""
+        kind, options = "local", {"iterations": 12, "every": 5}
+        expected = run(kind, variant, "messages", **options)
+        for more in ({"chunk": 2}, {"engine": "simulate"}):
+            found = run(kind, variant, **({"engine": "streamed"} | options | more))
+            assert_same_course(found, expected)
+            assert_same_iterates(found, expected)
+
     def test_more_chunks_than_are_added_in_one_call(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(engines.streamed, "TERMS", 2)
         self.compare("weight_sharing", "lsgd", chunk=1, state="device")
@@ -490,6 +500,38 @@ def test_every_engine_has_the_same_participants(who: Any, name: str):
         found = run("bucketed", name, participation=who, **options)
         assert_same_course(found, expected)
         assert_same_iterates(found, expected)
+
+
+@record
+class Wanderer(LSGD):
+    """An LSGD that sends in every third iteration only, and whose clients also do something on receipt."""
+
+    name = "wanderer"
+
+    def server(self, plan: Any, shared: Any, mean: Any) -> Any:
+        return jax.tree.map(lambda a, b: jnp.where(plan.k % 3 == 0, a, b), mean, shared)
+
+    def receive(self, plan: Any, shared: Any, private: Any, oracle: Any) -> Any:
+        return private._replace(beta=jax.tree.map(lambda leaf: 0.9 * leaf + 0.01 * oracle.weight, private.beta))
+
+    def sends(self, plan: Any) -> Any:
+        return jax.tree.map(lambda flag: flag & (plan.k % 3 == 0), super().sends(plan))
+
+
+@pytest.mark.parametrize("who", [None, lambda k: BY_ROUND[k % 4]], ids=["everyone", "some"])
+def test_a_method_that_always_sends_but_does_not_is_right_in_every_engine(who: Any):
+    """`may_skip_messages` is a hint for speed: silent iterations are done by all who take part in them, absent or not declared."""
+    assert not Wanderer.may_skip_messages
+    whole = problem("bucketed")
+    start = jax.tree.map(lambda leaf: jnp.full(leaf.shape, 0.1), whole.start)
+    ran = [
+        tw.solve(whole, Wanderer(eta=0.1, tau=2), iterations=11, every=3, start=start, participation=who, **options)
+        for options in ({}, {"engine": "messages"}, {"chunk": 2, "state": "host"}, {"engine": "sharded"})
+    ]
+    for found in ran[1:]:
+        assert_same_course(found, ran[0])
+        assert_same_iterates(found, ran[0])
+    assert ran[0].ledger.rounds == 4
 
 
 # --- a state that can be given out and taken back ------------------------------------------------------------------------

@@ -107,7 +107,9 @@ class Algorithm(ABC):
 
     name: ClassVar[str]
     needs: ClassVar[str | None] = None  # the one objective it can solve; None for all
-    may_skip_messages: ClassVar[bool] = True  # whether there are iterations in which nothing is sent
+    may_skip_messages: ClassVar[bool] = (
+        True  # a hint: False where (nearly) all iterations send, so that `client` is compiled once
+    )
     works_with_some: ClassVar[bool] = False  # whether it is right when only some clients take part in a round
     needs_unbiased: ClassVar[bool] = False  # whether they must then be weighted by known probabilities
 

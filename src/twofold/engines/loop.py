@@ -64,11 +64,12 @@ def report(algorithm: Algorithm, state: State, sizes: tuple[int, ...]) -> Snapsh
     return Snapshots(algorithm.model(state.shared), betas)
 
 
-def clients_of(algorithm: Algorithm, program: Program) -> Callable[..., tuple[Pytree, Message]]:
-    """`algorithm.client` for a stack of clients: (iteration, stack, private states, streams) → (new states, messages).
+Clients = Callable[[Iteration, Member, Pytree, jax.Array], tuple[Pytree, Message]]
+"""(iteration, stack of clients, their private states, their streams) → (their new private states, their messages)."""
 
-    As a compiled function of its own it is traced once, however often an engine calls it.
-    """
+
+def clients_of(algorithm: Algorithm, program: Program) -> Clients:
+    """`algorithm.client` for a stack of clients, as a compiled function that is traced once, however often it is called."""
 
     def one_client(now: Iteration, member: Member, private: Pytree, stream: jax.Array) -> tuple[Pytree, Message]:
         key = randomness.of(stream, now.k)
@@ -89,8 +90,10 @@ def receives(algorithm: Algorithm) -> bool:
     return type(algorithm).receive is not Algorithm.receive
 
 
-def receive_all(algorithm: Algorithm, program: Program, plan: Plan, state: State) -> State:
-    """Everyone's `receive` of the new shared state."""
+def receive_all(
+    algorithm: Algorithm, program: Program, plan: Plan, state: State, factors: tuple[jax.Array, ...] | None = None
+) -> State:
+    """The `receive` of the new shared state by everyone who takes part."""
     if not receives(algorithm):
         return state
 
@@ -98,7 +101,8 @@ def receive_all(algorithm: Algorithm, program: Program, plan: Plan, state: State
         return algorithm.receive(plan, state.shared, private, program.oracle(member))
 
     everyone = zip(program.stacks, state.privates, strict=True)
-    return State(state.shared, tuple(jax.vmap(receive)(*each) for each in everyone))
+    received = tuple(jax.vmap(receive)(*each) for each in everyone)
+    return State(state.shared, only_present(factors, received, state.privates))
 
 
 def mean_message(
@@ -140,11 +144,14 @@ def serve(algorithm: Algorithm, plan: Plan, shared: Pytree, mean: Message, some:
 
 def step(
     algorithm: Algorithm, program: Program, layout: Layout, state: State, plan: Plan, own: tuple[jax.Array, ...],
-    k: jax.Array, factors: tuple[jax.Array, ...] | None = None,
+    k: jax.Array, factors: tuple[jax.Array, ...] | None = None, *, silent: bool = False, client: Clients | None = None,
 ) -> State:  # fmt: skip
-    """One iteration of all clients and the server."""
+    """One iteration of all clients and the server; `silent` says beforehand that nothing will be sent in it.
+
+    `client` is what `clients_of` returns, from a caller that calls it elsewhere, too, and would have it traced but once.
+    """
     now = Iteration(k, plan, state.shared)
-    client = clients_of(algorithm, program)
+    client = clients_of(algorithm, program) if client is None else client
 
     def work(stacks: tuple, privates: tuple, own: tuple, factors: tuple | None) -> tuple[tuple, Message]:
         """The new private states of these clients, and their part of the mean message."""
@@ -160,8 +167,8 @@ def step(
                 spoken = list(messages)
             return mean_message(algorithm, now, [stack.share for stack in stacks], spoken, factors)
 
-        if algorithm.may_skip_messages:
-            sent = reduce(jnp.logical_or, jax.tree.leaves(algorithm.sends(plan)))
+        if silent or algorithm.may_skip_messages:
+            sent = False if silent else reduce(jnp.logical_or, jax.tree.leaves(algorithm.sends(plan)))
             mean = branch(sent, speak, lambda: tree.zeros(jax.eval_shape(speak)))
         else:
             mean = speak()
@@ -170,7 +177,7 @@ def step(
     everyone = (program.stacks, state.privates, own, factors)
     privates, mean = work(*everyone) if layout.turns is None else in_turns(work, layout.turns, *everyone)
     shared = serve(algorithm, plan, state.shared, layout.total(mean), some=factors is not None)
-    return receive_all(algorithm, program, plan, State(shared, privates))
+    return receive_all(algorithm, program, plan, State(shared, privates), factors)
 
 
 def in_turns(work: Callable, turns: tuple[int, ...], *everyone: tuple | None) -> tuple[tuple, Message]:

@@ -28,6 +28,7 @@ from twofold.engines import memory
 from twofold.engines.base import Engine, Factors, Point, Snapshots, Starts, State, each_start
 from twofold.engines.loop import (
     Iteration,
+    Layout,
     client_streams,
     clients_of,
     first_state,
@@ -37,6 +38,7 @@ from twofold.engines.loop import (
     receives,
     report,
     serve,
+    step,
 )  # fmt: skip
 from twofold.engines.schedule import Schedule, footprint
 from twofold.errors import InputError
@@ -103,7 +105,7 @@ class Streamed(Engine):
             part = tree.cast(jax.tree.map(lambda leaf, one=one: leaf[one.places], parts[one.bucket]))
             self.shared, (private,) = _first(self.algorithm, self._program(one), w, (part,))
             self._kept.put(i, one, private)
-        self._waiting = -1
+        self._waiting, self._present = -1, None  # the iteration whose `receive` is still to come, and its factors
         # On CPUs chunks run side by side, each on a core of its own: its arrays stay in that core's cache. There is one
         # thread more than there are cores, so that the next chunk is ready when one is done.
         workers = min(kernels.cores() + 1, len(self._chunks)) if kernels.on_cpu() else 1
@@ -134,22 +136,31 @@ class Streamed(Engine):
         """See `Engine.first`: this engine only ever shows where it is."""
 
     def advance(self, k: int, count: int, slots: np.ndarray, factors: Factors | None = None) -> None:
-        """Iterations k … k+count−1, in stretches that end with a round of communication."""
+        """Iterations k … k+count−1, in stretches that end with a round of communication.
+
+        Where some clients are absent, every iteration is a stretch of its own, because each has other participants.
+        """
+        if factors is not None:
+            for i in range(count):
+                self._stretch(k + i, k + i + 1, factors[i, 0])
+            return
         rounds = np.diff(self._schedule.ahead(k, count).rounds[0]) > 0
         ends = k + np.union1d(np.flatnonzero(rounds) + 1, [count])
         for first, end in pairwise([k, *ends.tolist()]):
-            self._stretch(first, end, None if factors is None else factors[end - 1 - k, 0])
+            self._stretch(first, end, None)
 
     def _stretch(self, first: int, end: int, factors: np.ndarray | None) -> None:
         """Iterations first … end−1, of which only the last one communicates (or none)."""
         when = Stretch(np.int32(self._waiting), np.int32(first), np.int32(end))
+        # On a problem that shares nothing, even a method that always sends has iterations without communication.
+        silent = self.algorithm.may_skip_messages or end - first > 1
 
         def turn(i: int) -> tuple[Pytree, Message]:
             one = self._chunks[i]
-            mine = None if factors is None else (jnp.asarray(factors[one.positions], jnp.result_type(float)),)
+            present = self._of_chunk(one, self._present), self._of_chunk(one, factors)
             private, shared, part = _turn(
                 self.algorithm, self._program(one), self.shared, self._kept.get(i, one), self._common, one.stream, when,
-                mine, skips=self.algorithm.may_skip_messages,
+                *present, silent=silent,
             )  # fmt: skip
             self._kept.put(i, one, private)
             return shared, part
@@ -160,14 +171,19 @@ class Streamed(Engine):
         for i in range(0, len(parts), TERMS):
             mean = _add(mean, *parts[i : i + TERMS])
         self.shared = _finish(self.algorithm, self._common, np.int32(end - 1), shared, mean, factors is not None)
-        self._waiting = end - 1
+        self._waiting, self._present = end - 1, factors
+
+    @staticmethod
+    def _of_chunk(one: Chunk, factors: np.ndarray | None) -> tuple[jax.Array] | None:
+        return None if factors is None else (jnp.asarray(factors[one.positions], jnp.result_type(float)),)
 
     def _settle(self) -> None:
         """Let everyone receive what is waiting."""
         if self._waiting >= 0 and receives(self.algorithm):
+            waiting = np.int32(self._waiting)
             for i, one in enumerate(self._chunks):
-                state = State(self.shared, (self._kept.get(i, one),))
-                found = _receive(self.algorithm, self._program(one), self._common, np.int32(self._waiting), state)
+                state, present = State(self.shared, (self._kept.get(i, one),)), self._of_chunk(one, self._present)
+                found = _receive(self.algorithm, self._program(one), self._common, waiting, state, present)
                 self._kept.put(i, one, found)
         self._waiting = -1
 
@@ -272,41 +288,32 @@ def _first(algorithm: Algorithm, program: Program, w: Pytree, parts: tuple[Pytre
     return first_state(algorithm, program, *program.inward(w, parts))
 
 
-@partial(jax.jit, static_argnames="skips", donate_argnums=3)
+@partial(jax.jit, static_argnames="silent", donate_argnums=3)
 def _turn(
     algorithm: Algorithm, program: Program, shared: Pytree, private: Pytree, common: jax.Array, stream: jax.Array,
-    when: Stretch, factors: tuple[jax.Array] | None, *, skips: bool,
+    when: Stretch, waiting: tuple[jax.Array] | None, factors: tuple[jax.Array] | None, *, silent: bool,
 ) -> tuple[Pytree, Pytree, Message]:  # fmt: skip
     """A chunk's turn: receive what waits, the iterations without communication, and the last one up to the message.
 
     Returns the chunk's states, the shared state before the last server step, and the chunk's part of the mean message.
     """
-    client, state = clients_of(algorithm, program), State(shared, (private,))
-    (stack,), plan_of = program.stacks, partial(algorithm.plan, common)
+    client, plan_of, state = clients_of(algorithm, program), partial(algorithm.plan, common), State(shared, (private,))
 
     def receive(state: State) -> State:
-        return receive_all(algorithm, program, plan_of(jnp.maximum(when.waiting, 0)), state)
+        return receive_all(algorithm, program, plan_of(jnp.maximum(when.waiting, 0)), state, waiting)
 
-    def go(k: Any, state: State) -> tuple[Pytree, Message]:
-        return client(Iteration(k, plan_of(k), state.shared), stack, state.privates[0], stream)
-
-    def mean(k: Any, state: State, messages: Message) -> Message:
-        now = Iteration(k, plan_of(k), state.shared)
-        return mean_message(algorithm, now, [stack.share], [messages], factors)
-
-    def without_a_word(k: Any, state: State) -> State:
-        nothing = tree.zeros(jax.eval_shape(lambda: mean(k, state, go(k, state)[1])))
-        shared = algorithm.server(plan_of(k), state.shared, nothing)
-        return receive_all(algorithm, program, plan_of(k), State(shared, (go(k, state)[0],)))
+    def in_silence(k: jax.Array, state: State) -> State:
+        return step(algorithm, program, Layout(), state, plan_of(k), (stream,), k, silent=True, client=client)
 
     if receives(algorithm):
         state = jax.lax.cond(when.waiting >= 0, receive, lambda state: state, state)
-    last = when.end - 1
-    if skips:
-        state = jax.lax.fori_loop(when.first, last, without_a_word, state)
-    moved, messages = go(last, state)
+    (stack,), last = program.stacks, jnp.asarray(when.end) - 1
+    if silent:
+        state = jax.lax.fori_loop(when.first, last, in_silence, state)
+    now = Iteration(last, plan_of(last), state.shared)
+    moved, messages = client(now, stack, state.privates[0], stream)
     (private,) = only_present(factors, (moved,), state.privates)
-    return private, state.shared, mean(last, state, messages)
+    return private, state.shared, mean_message(algorithm, now, [stack.share], [messages], factors)
 
 
 @jax.jit
@@ -320,8 +327,11 @@ def _finish(algorithm: Algorithm, common: jax.Array, k: jax.Array, shared: Pytre
 
 
 @jax.jit
-def _receive(algorithm: Algorithm, program: Program, common: jax.Array, k: jax.Array, state: State) -> Pytree:
-    return receive_all(algorithm, program, algorithm.plan(common, k), state).privates[0]
+def _receive(
+    algorithm: Algorithm, program: Program, common: jax.Array, k: jax.Array, state: State,
+    factors: tuple[jax.Array] | None,
+) -> Pytree:  # fmt: skip
+    return receive_all(algorithm, program, algorithm.plan(common, k), state, factors).privates[0]
 
 
 @partial(jax.jit, static_argnums=0)
