@@ -192,6 +192,47 @@ def test_ctrl_c_gives_the_result_so_far(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def presses_at(*moments: tuple[int, int]) -> Any:
+    """A callback that presses Ctrl-C once at the record of such a seed and round."""
+    left = list(moments)
+
+    def press(record: Any) -> None:
+        if left and (record["seed"], record["round"]) == left[0]:
+            left.pop()
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return press
+
+
+def two_stages() -> tw.Problem:
+    objective = tw.objectives.multitask(tw.losses.logistic(l2=0.1), 0.5, np.inf)
+    return tw.Problem(objective, plain.clients("logistic", (5, 9)))
+
+
+@pytest.mark.parametrize("whole", [problem, two_stages])
+def test_ctrl_c_ends_the_seeds_that_run_one_after_the_other(whole: Any):
+    options = {"iterations": 9, "seeds": [4, 5, 6], "chunk": 2}
+    expected = tw.solve(whole(), "lsgd", **options)
+    found = tw.solve(whole(), "lsgd", callbacks=[presses_at((5, 3))], **options)
+    assert [run.seed for run in found] == [4, 5]
+    assert_same(found[0], expected[0])
+    assert found[1].status == "interrupted"
+    assert found[1].ledger.iterations < expected[1].ledger.iterations
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_in_the_first_stage_ends_both(tmp_path: Path):
+    whole, (w, beta) = two_stages(), two_stages().start
+    options = {"rounds": 9, "checkpoint": tmp_path, "start": (w, beta + 0.5)}
+    found = tw.solve(whole, "lsgd", callbacks=[presses_at((0, 3))], **options)
+    assert (found.status, found.ledger.rounds) == ("interrupted", 4)  # the round under way is finished
+    assert found.message == "first stage: interrupted after 4 rounds and 4 iterations; there was no second stage"
+    assert_array_equal(found.beta, beta + 0.5)
+    assert_array_equal(found.history["stage"], [1] * 5)
+    expected = tw.solve(whole, "lsgd", **options | {"checkpoint": None})
+    assert_same(tw.solve(whole, "lsgd", **options), expected)
+
+
 # --- SIGKILL -------------------------------------------------------------------------------------------------------------
 
 

@@ -66,8 +66,10 @@ class Stretch(NamedTuple):
 class Run:
     """One call of solve."""
 
-    def __init__(self, problem: Problem, algorithm: str | Algorithm, options: Options, seeds: list[int]) -> None:
-        self.options, self.seeds, self.budget = options, seeds, options.budget
+    def __init__(
+        self, problem: Problem, algorithm: str | Algorithm, options: Options, seeds: list[int], interrupt: Interrupt
+    ) -> None:
+        self.options, self.seeds, self.budget, self._interrupt = options, seeds, options.budget, interrupt
         told = None
         if algorithm == "auto":
             cost, relative = cost_of(options.cost), options.budget.relative or USUAL
@@ -147,12 +149,13 @@ class Run:
 
     def _one_by_one(self) -> list[Result]:
         """Every seed in a run of its own."""
-        found = []
-        for seed in self.seeds:
+
+        def of_seed(seed: int) -> Result:
             folder = None if self.options.checkpoint is None else f"{self.options.checkpoint}/seed-{seed}"
             options = dataclasses.replace(self.options, checkpoint=folder)
-            found += Run(self.problem, self.algorithm, options, [seed]).go()
-        return found
+            return Run(self.problem, self.algorithm, options, [seed], self._interrupt).go()[0]
+
+        return self._interrupt.runs(of_seed, self.seeds)
 
     def _loop(self, tracks: list[Track], engine: Engine) -> None:
         options, budget, k, keeper = self.options, self.budget, 0, None
@@ -176,7 +179,7 @@ class Run:
             self.clock.calibrate(engine, k, factors)
         counts_k = budget.iterations is not None and not (self.by_rounds and budget.rounds)
         total = budget.iterations if counts_k else budget.most_rounds
-        with Interrupt() as interrupt, bar(options.progress, total or 0) as tick:
+        with self._interrupt as interrupt, bar(options.progress, total or 0) as tick:
             while any(track.status is None for track in tracks):
                 since = self.clock.now()
                 last = interrupt.asked or (budget.seconds is not None and since >= budget.seconds)
