@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from twofold import metrics as measure
@@ -14,11 +17,26 @@ from twofold.oracle import Program
 from twofold.problem import Problem
 from twofold.tree import Pytree
 
-__all__ = ["Engine", "Factors", "Point", "Snapshots", "Start", "Starts", "State", "each_start", "length"]
+__all__ = [
+    "Engine",
+    "Factors",
+    "Point",
+    "Snapshots",
+    "Start",
+    "Starts",
+    "State",
+    "each_start",
+    "in_order",
+    "in_parts",
+    "length",
+]
 
 
 class State(NamedTuple):
-    """What a run carries: the shared state, and each bucket's private states. With many seeds, each has a leading axis."""
+    """What a run carries: the shared state, and each bucket's private states. With many seeds, each has a leading axis.
+
+    Outside its engine (`Engine.state`), a state has an axis of seeds always, and one "bucket" of all clients in their order.
+    """
 
     shared: Pytree
     privates: tuple[Pytree, ...]
@@ -48,6 +66,41 @@ def each_start(start: Starts, seeds: list[int]) -> list[Start]:
     [(1.0, 2.0), (1.0, 2.0)]
     """
     return start if isinstance(start, list) else [start] * len(seeds)
+
+
+def in_order(parts: Sequence[Pytree], positions: Sequence[np.ndarray]) -> tuple[Pytree]:
+    """Private states (seeds, clients of a part, …) of several parts as one part of all clients, in their order.
+
+    A table with an entry for each row of a client is as long in it as the largest client's, with zeros at the end.
+
+    >>> in_order([np.array([[[7, 8]]]), np.array([[[5]]])], [np.array([1]), np.array([0])])[0].tolist()
+    [[[5, 0], [7, 8]]]
+    """
+    clients = sum(map(len, positions))
+
+    def joined(*leaves: np.ndarray) -> np.ndarray:
+        most = np.max([leaf.shape[2:] for leaf in leaves], axis=0, initial=0).astype(int)
+        whole = np.zeros((len(leaves[0]), clients, *most), leaves[0].dtype)
+        for leaf, places in zip(leaves, positions, strict=True):
+            whole[:, places, *map(slice, leaf.shape[2:])] = leaf
+        return whole
+
+    return (jax.tree.map(joined, *parts),)
+
+
+def in_parts(
+    whole: tuple[Pytree, ...], positions: Sequence[np.ndarray], like: Sequence[Pytree], axes: int
+) -> tuple[Pytree, ...]:
+    """The inverse of `in_order`, with parts as large as those of `like`, whose leaves have so many axes before a client's own.
+
+    >>> like = np.zeros((1, 2)), np.zeros((1, 1))
+    >>> [part.tolist() for part in in_parts((np.array([[[5, 0], [7, 8]]]),), [np.array([1]), np.array([0])], like, 1)]
+    [[[[7, 8]]], [[[5]]]]
+    """
+    return tuple(
+        jax.tree.map(lambda leaf, own, p=p: leaf[:, p, *map(slice, jnp.shape(own)[axes:])], whole[0], part)
+        for p, part in zip(positions, like, strict=True)
+    )
 
 
 def length(count: int, entries: int) -> int:

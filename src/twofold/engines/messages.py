@@ -20,7 +20,7 @@ import numpy as np
 
 from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm, Message, Plan
-from twofold.engines.base import Engine, Factors, Point, Snapshots, Start, Starts, State, each_start
+from twofold.engines.base import Engine, Factors, Point, Snapshots, Start, Starts, State, each_start, in_order, in_parts
 from twofold.errors import ContractError
 from twofold.oracle import Member, Oracle, Program, Sample
 from twofold.problem import Problem
@@ -403,25 +403,19 @@ class Messages(Engine):
     def state(self) -> State:
         """See `Engine.state`."""
         shared = _stacked([run.server.shared for run in self.runs])
-        parts = [
-            _stacked([_stacked(_padded([run.clients[m].private for m in positions])) for run in self.runs])
-            for positions in self.problem.positions
-        ]
-        return jax.tree.map(np.asarray, State(shared, tuple(parts)))
+        each = [_stacked([run.clients[m].private for run in self.runs]) for m in range(self.problem.M)]
+        alone = [jax.tree.map(lambda leaf: np.asarray(leaf)[:, None], private) for private in each]
+        return State(jax.tree.map(np.asarray, shared), in_order(alone, list(np.arange(self.problem.M)[:, None])))
 
     def restore(self, state: State) -> None:
         """See `Engine.restore`."""
+        alone = list(np.arange(self.problem.M)[:, None])
+        each = in_parts(state.privates, alone, [client.private for client in self.runs[0].clients], 0)
         for row, run in enumerate(self.runs):
-            shared, parts = jax.tree.map(lambda leaf, row=row: jnp.asarray(leaf[row]), state)
-            run.server.shared = shared
-            for part, positions in zip(parts, self.problem.positions, strict=True):
-                for place, m in enumerate(positions):
-                    run.clients[m].shared = shared
-                    run.clients[m].private = jax.tree.map(
-                        lambda own, leaf, i=place: leaf[i][tuple(map(slice, jnp.shape(own)))],
-                        run.clients[m].private,
-                        part,
-                    )
+            run.server.shared = jax.tree.map(lambda leaf, row=row: jnp.asarray(leaf[row]), state.shared)
+            for client, private in zip(run.clients, each, strict=True):
+                client.shared = run.server.shared
+                client.private = jax.tree.map(lambda leaf, row=row: jnp.asarray(leaf[row, 0]), private)
 
     def _report(self, run: _OneSeed) -> Snapshots:
         beta = _stacked([client.personal() for client in run.clients])
@@ -430,15 +424,3 @@ class Messages(Engine):
 
 def _stacked(pieces: list[Pytree]) -> Pytree:
     return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *pieces)
-
-
-def _padded(privates: list[Pytree]) -> list[Pytree]:
-    """Private states as large as the largest, as other engines have them: a table has an entry for each of a client's rows."""
-    most = jax.tree.map(lambda *leaves: tuple(np.max([jnp.shape(leaf) for leaf in leaves], axis=0)), *privates)
-
-    def pad(leaf: Any, shape: tuple[int, ...]) -> jax.Array:
-        if not shape:  # a number, such as the total weight of an average
-            return jnp.asarray(leaf)
-        return jnp.pad(leaf, [(0, n - have) for n, have in zip(shape, jnp.shape(leaf), strict=True)])
-
-    return [jax.tree.map(pad, private, most) for private in privates]

@@ -19,7 +19,18 @@ from jax.typing import ArrayLike
 from twofold import kernels, randomness, tree
 from twofold import metrics as measure
 from twofold.algorithms.base import Algorithm
-from twofold.engines.base import Engine, Factors, Point, Snapshots, Starts, State, each_start, length
+from twofold.engines.base import (
+    Engine,
+    Factors,
+    Point,
+    Snapshots,
+    Starts,
+    State,
+    each_start,
+    in_order,
+    in_parts,
+    length,
+)
 from twofold.engines.layout import AXIS, Layout, P
 from twofold.engines.loop import CAPACITY, Streams, advance, client_streams, first_state, report
 from twofold.oracle import Program
@@ -101,11 +112,16 @@ class Simulate(Engine):
     def state(self) -> State:
         """See `Engine.state`."""
         shared, privates = self._on_host(self._state, axis=int(self._many))
-        return State(shared, privates) if self._many else jax.tree.map(lambda a: a[None], State(shared, privates))
+        if not self._many:
+            shared, privates = jax.tree.map(lambda a: a[None], (shared, privates))
+        return State(shared, in_order(privates, self.problem.positions))
 
     def restore(self, state: State) -> None:
         """See `Engine.restore`."""
-        mine, layout = state if self._many else jax.tree.map(lambda leaf: leaf[0], state), self._layout
+        privates = in_parts(state.privates, self.problem.positions, self._state.privates, 1 + self._many)
+        mine, layout = State(state.shared, privates), self._layout
+        if not self._many:
+            mine = jax.tree.map(lambda leaf: leaf[0], mine)
         if layout.mesh is None:
             self._state = jax.tree.map(jnp.array, mine)
             return

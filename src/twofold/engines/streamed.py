@@ -25,7 +25,7 @@ from twofold import kernels, randomness, tree
 from twofold import metrics as measure
 from twofold.algorithms.base import Algorithm, Message
 from twofold.engines import memory
-from twofold.engines.base import Engine, Factors, Point, Snapshots, Starts, State, each_start
+from twofold.engines.base import Engine, Factors, Point, Snapshots, Starts, State, each_start, in_order, in_parts
 from twofold.engines.loop import (
     Iteration,
     Layout,
@@ -194,15 +194,16 @@ class Streamed(Engine):
     def state(self) -> State:
         """See `Engine.state`."""
         self._settle()
-        return jax.tree.map(lambda leaf: np.array(leaf)[None], State(self.shared, self._gather(self._kept.get)))
+        privates = [self._kept.get(i, one) for i, one in enumerate(self._chunks)]
+        shared, privates = jax.tree.map(lambda leaf: np.array(leaf)[None], (self.shared, privates))
+        return State(shared, in_order(privates, [one.positions for one in self._chunks]))
 
     def restore(self, state: State) -> None:
         """See `Engine.restore`."""
-        shared, privates = jax.tree.map(lambda leaf: leaf[0], state)
-        self.shared = jax.tree.map(jnp.array, shared)
+        self.shared = jax.tree.map(lambda leaf: jnp.array(leaf[0]), state.shared)
         for i, one in enumerate(self._chunks):
-            mine = jax.tree.map(lambda leaf, one=one: jnp.array(leaf[one.places]), privates[one.bucket])
-            self._kept.put(i, one, mine)
+            (mine,) = in_parts(state.privates, [one.positions], [self._kept.get(i, one)], 1)
+            self._kept.put(i, one, jax.tree.map(lambda leaf: jnp.array(leaf[0]), mine))
         self._waiting = -1
 
     def _gather(self, of_chunk: Callable[[int, Chunk], Pytree]) -> tuple[Pytree, ...]:
