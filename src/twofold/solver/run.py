@@ -27,7 +27,7 @@ from twofold.solver.participation import Attendance
 from twofold.solver.progress import Interrupt, bar
 from twofold.solver.recording import recording
 from twofold.solver.scales import warn_of_scales
-from twofold.solver.steps import complete, make
+from twofold.solver.steps import complete, make, refuse_overflow
 from twofold.solver.track import Track
 from twofold.theory.cost import cost_of
 
@@ -77,6 +77,7 @@ class Run:
         self.given = make(algorithm)
         check(self.given)
         self.algorithm, note = complete(problem, self.given, options.constants, options.participation)
+        refuse_overflow(problem, self.given, self.algorithm)
         if note is not None:
             warn(note)
         self.notes = tuple(text for text in (told, note) if text is not None)
