@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -313,11 +312,8 @@ def test_ctrl_c_in_the_first_stage_ends_both(tmp_path: Path):
 def test_sigkill_at_any_moment_loses_nothing(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """One moment an engine, between a checkpoint and the end of `twofold run`; `python tests/killed.py` tries ten."""
     runs = killed.Runs(tmp_path, engine, rounds=800)
-    process, deadline = runs.start("killed"), time.monotonic() + 60
-    while not runs.checkpoints("killed"):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    process = runs.start("killed")
+    runs.reach_checkpoint("killed", process)
     assert killed.kill(process)
     assert not (tmp_path / "killed" / "result.json").exists()
     monkeypatch.chdir(tmp_path)

@@ -90,7 +90,11 @@ def refuse_overflow(problem: Problem, given: Algorithm, completed: Algorithm) ->
             continue
         lam = problem.objective.mixture_strength()
         because = "" if lam is None else f" because λ = {lam:.3g} hardly ties the clients to each other"
-        remedy = "scale the features or the penalties" if lam is None else "choose a larger λ, or objectives.local(loss) for none"
+        remedy = (
+            "scale the features or the penalties"
+            if lam is None
+            else "choose a larger λ, or objectives.local(loss) for none"
+        )
         raise InputError(
             f"Theory's {field.name} for {completed.name} is {value:.3g} here{because}, and {dtype} cannot hold that: {remedy}; or set "
             f"the field yourself, as in {type(completed).__name__}({field.name}=1.0)."
