@@ -39,7 +39,7 @@ from twofold.algorithms import (
     Scafflix,
     Scaffnew,
 )  # fmt: skip
-from twofold.engines import messages
+from twofold.engines import messages, sides
 from twofold.errors import ContractError
 from twofold.oracle import Member
 from twofold.problem import Problem
@@ -359,10 +359,10 @@ class Wire:
         self.whole = whole
         w = jax.tree.map(lambda leaf: leaf / whole.scale, whole.start[0])
         betas = [jax.tree.map(lambda leaf, m=m: leaf[m], whole.start[1]) for m in range(whole.M)]
-        self.clients = [messages.ClientSide(method, whole, m, seed, w, beta) for m, beta in enumerate(betas)]
-        self.server = messages.ServerSide(method, seed, w, np.array(whole.clients.weights))
+        self.clients = [sides.ClientSide(method, whole, m, seed, w, beta) for m, beta in enumerate(betas)]
+        self.server = sides.ServerSide(method, seed, w, np.array(whole.clients.weights))
         # The shape of a message the server knows without its clients: here from somebody else's client.
-        stranger = messages.ClientSide(method, _strangers(whole), 0, seed, w, betas[0])
+        stranger = sides.ClientSide(method, _strangers(whole), 0, seed, w, betas[0])
         stranger.send(0)
         self._shape = stranger.shape
         self.packets: list[list[np.ndarray]] = []
@@ -417,16 +417,16 @@ def test_bytes_of_sent_parts_are_all_that_passes(variant: str, built: list[messa
 
     # The server holds nothing of its clients. The search does find them where they are.
     (happened,) = built[0].runs
-    private_things = (messages.ClientSide, messages.CountingOracle, Member, Problem, tw.Clients)
+    private_things = (sides.ClientSide, sides.CountingOracle, Member, Problem, tw.Clients)
     assert not [item for item in reachable(happened.server) if isinstance(item, private_things)]
-    assert {type(item) for item in reachable(happened.clients[0])} >= {messages.CountingOracle, Member}
+    assert {type(item) for item in reachable(happened.clients[0])} >= {sides.CountingOracle, Member}
 
 
 def test_l2sgd_plus_sends_the_personal_model_and_says_so():
     whole = problem("mixture")
     w, beta = whole.start
     method = jax.tree.map(jnp.asarray, L2SGDPlus(eta=0.1, p_w=1.0, lam=0.5))
-    client = messages.ClientSide(method, whole, 0, 3, w, beta[0] + 0.7)
+    client = sides.ClientSide(method, whole, 0, 3, w, beta[0] + 0.7)
     (sent,) = client.send(0)
     assert_array_equal(sent * whole.scale, client.personal())
     assert "its message is the personal model" in L2SGDPlus.__doc__

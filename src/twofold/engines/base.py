@@ -56,7 +56,7 @@ Start = tuple[Pytree, Pytree]
 Starts = Start | list[Start]
 """Where all seeds begin, or where each does."""
 Factors = np.ndarray
-"""(iterations, seeds, clients): what each client's message is multiplied by in the mean; zero for those who are absent."""
+"""(iterations, seeds, clients): the factor of each client's message in the mean; zero if the client is absent."""
 
 
 def each_start(start: Starts, seeds: list[int]) -> list[Start]:
@@ -104,9 +104,9 @@ def in_parts(
 
 
 def length(count: int, entries: int) -> int:
-    """For how many iterations to draw who takes part, if `count` are wanted and each has so many entries.
+    """The length of a table of participants for `count` iterations, each with `entries` entries: `count`, rounded up.
 
-    A power of two, and not less than 256 unless that is a lot of memory: few lengths mean few programs to compile.
+    Rounding up to a power of two, and to 256 unless that takes a lot of memory, leaves few lengths and so few programs to compile.
 
     >>> length(5, entries=3), length(5, entries=10**6)
     (256, 8)
@@ -122,9 +122,9 @@ class Engine(ABC):
     """
 
     keeps: ClassVar[bool] = True
-    """Whether it can keep several iterates of several seeds; if not, it runs one seed and shows its last iterate."""
+    """Whether the engine can keep several iterates of several seeds; if not, it runs one seed and shows its last iterate only."""
     buffers: ClassVar[bool] = True
-    """Whether what one call has kept is still there after the next; if not, a stretch ends with its record."""
+    """Whether snapshots that one call kept survive the next call; if not, every stretch ends at a record."""
     program: Program
     """What iterates are measured with."""
 

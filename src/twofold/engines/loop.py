@@ -1,4 +1,4 @@
-"""The loop over iterations, and the one step that it repeats. How clients are laid out is the engines' business."""
+"""The loop over iterations, and the one step that it repeats. The engines decide how clients are laid out."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def clients_of(algorithm: Algorithm, program: Program) -> Clients:
     def all_clients(now: Iteration, stack: Member, privates: Pytree, streams: jax.Array) -> tuple[Pytree, Message]:
         if len(stack.count) > 1:
             return jax.vmap(one_client, in_axes=(None, 0, 0, 0))(now, stack, privates, streams)
-        # A client alone needs no batched loops, which ask at every step who is done.
+        # A batched loop checks at every step which clients are done; for a single client, vmap would add that cost for nothing.
         alone = jax.tree.map(lambda leaf: leaf[0], (stack, privates, streams))
         return jax.tree.map(lambda leaf: leaf[None], one_client(now, *alone))
 
@@ -108,7 +108,7 @@ def receive_all(
 def mean_message(
     algorithm: Algorithm, now: Iteration, shares: list[jax.Array], messages: list[Message], factors: tuple | None
 ) -> Message:
-    """Σ p_m·message_m, or where only some take part: Σ p_m·factor_m·(message_m − a), a being what an absent client says."""
+    """Σ p_m·message_m; with partial participation Σ p_m·factor_m·(message_m − a), where a stands for an absent client's message."""
     if factors is None:
         return weighted_mean(shares, messages)
     absent = algorithm.absent(now.plan, now.shared)
@@ -118,7 +118,7 @@ def mean_message(
 
 
 def only_present(factors: tuple | None, moved: tuple[Pytree, ...], before: tuple[Pytree, ...]) -> tuple[Pytree, ...]:
-    """The new private states of those who take part; the others keep theirs."""
+    """The new private states of the clients that take part; the others keep their old ones."""
     if factors is None:
         return moved
 
@@ -131,7 +131,7 @@ def only_present(factors: tuple | None, moved: tuple[Pytree, ...], before: tuple
 def serve(algorithm: Algorithm, plan: Plan, shared: Pytree, mean: Message, some: bool) -> Pytree:
     """The server's step; parts that are not sent are zero, whatever the clients have put there.
 
-    `some` says that only some clients took part: then `mean` is how far they are from what absent ones say.
+    With `some`, only some clients took part, and `mean` is relative to what is assumed of absent clients (`algorithm.absent`).
     """
     if some:
         mean = jax.tree.map(jnp.add, algorithm.absent(plan, shared), mean)
@@ -160,8 +160,8 @@ def step(
 
         def speak() -> Message:
             if algorithm.may_skip_messages:
-                # A second call, of which XLA makes one with the first: nothing is written for messages that are skipped.
-                # (Two calls with a loop of local steps inside it would not recognise as the same.)
+                # Calling `client` again costs nothing: XLA merges it with the first call, and writes no message in iterations that
+                # skip it. (XLA does not merge calls that contain a loop of local steps, so such methods declare that they always send.)
                 spoken = [client(now, *each)[1] for each in everyone]
             else:
                 spoken = list(messages)
@@ -181,7 +181,7 @@ def step(
 
 
 def in_turns(work: Callable, turns: tuple[int, ...], *everyone: tuple | None) -> tuple[tuple, Message]:
-    """`work`, done bucket by bucket by an equal part of its clients at a time."""
+    """Like `work`, but bucket by bucket, and within a bucket by equal groups of clients one after the other."""
 
     def of_bucket(count: int, bucket: tuple) -> tuple[Pytree, Message]:
         cut = jax.tree.map(lambda leaf: leaf.reshape(count, leaf.shape[0] // count, *leaf.shape[1:]), bucket)
@@ -200,7 +200,8 @@ def advance(
 ) -> tuple[State, Snapshots | None]:  # fmt: skip
     """`count` iterations from the k-th on, of one seed or of many in lock step.
 
-    Iterates are kept in the buffer, where `slots` says; its last slot takes what nobody asked for.
+    The iterate of iteration k+i is written to slot `slots[i]` of the buffer. Iterates that are not to be recorded all go to its last
+    slot, which is never read.
     """
     # A plan is pure in (stream, k): drawn here for all iterations at once, outside the loop.
     numbers = k + jnp.arange(slots.shape[0], dtype=jnp.int32)

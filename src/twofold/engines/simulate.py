@@ -96,7 +96,7 @@ class Simulate(Engine):
             mine, layout=self._layout, many=self._many,
         )  # fmt: skip
         if self._layout.mesh is not None:
-            # On CPUs, programs with collectives must not queue up: their threads can wait for each other for ever.
+            # On CPUs, queued programs with collectives can deadlock: their threads wait for each other.
             jax.block_until_ready(self._state)
         return self.first()
 
@@ -137,7 +137,7 @@ class Simulate(Engine):
         return Snapshots(*self._on_host(_pick(snapshots, np.int32(slot), np.int32(row)), axis=0))
 
     def _on_host(self, pair: tuple[Pytree, tuple[Pytree, ...]], axis: int) -> tuple[Pytree, tuple[Pytree, ...]]:
-        """Copies of something shared and of each bucket's own, without the clients that only fill up a layout."""
+        """Host copies of something shared and something of each bucket, without the clients that only pad a layout."""
         if self._layout.mesh is None:
             return jax.tree.map(np.array, tuple(pair))
         shared, parts = jax.tree.map(np.array, self._layout.gathered(tuple(pair)))
@@ -275,6 +275,6 @@ def _show(algorithm: Algorithm, program: Program, state: State, *, layout: Layou
     return layout.mapped(show, given, Snapshots(P(), P(AXIS)))(algorithm, program, state)
 
 
-@jax.jit  # array by array, outside a compiled program, it would take ten times as long for every seed
+@jax.jit  # compiled, because array by array it takes ten times as long
 def _pick(snapshots: Snapshots, slot: int, row: int) -> Snapshots:
     return jax.tree.map(lambda leaf: leaf[slot, row], snapshots)

@@ -1,6 +1,6 @@
 """Chunk after chunk: more clients than fit at once, their state on the device, on the host, or on disk.
 
-Between two rounds of communication nobody needs anybody else: the shared state evolves in the same way everywhere. So a chunk
+Between two rounds of communication clients are independent: the shared state evolves in the same way everywhere. So a chunk
 of clients does all iterations up to the next round and its own part of that round in one call, and the next chunk follows.
 Everyone passes through the device once per round, however many iterations a round has. What an algorithm does on receipt
 of the new shared state (`receive`) waits until the clients' next turn.
@@ -72,7 +72,7 @@ class Stretch(NamedTuple):
 
 
 class Streamed(Engine):
-    """All clients of one seed's run, `chunk` of them at a time (by default as many as memory is free for).
+    """All clients of one seed's run, `chunk` of them at a time (by default, the number that fits into free memory).
 
     `state` says where their private states are kept meanwhile: "device", "host", or "disk" (memory-mapped files in a
     temporary folder, see TMPDIR, that is deleted with the run). With states on the device, data are kept there, too.
@@ -106,11 +106,9 @@ class Streamed(Engine):
             self.shared, (private,) = _first(self.algorithm, self._program(one), w, (part,))
             self._kept.put(i, one, private)
         self._waiting, self._present = -1, None  # the iteration whose `receive` is still to come, and its factors
-        # On CPUs chunks run side by side, each on a core of its own: its arrays stay in that core's cache. There is one
-        # thread more than there are cores, so that the next chunk is ready when one is done.
-        workers = min(kernels.cores() + 1, len(self._chunks)) if kernels.on_cpu() else 1
+        workers = kernels.workers(len(self._chunks))
         self._threads = kernels.Threads(workers) if workers > 1 else None
-        # Chunks with the most rows begin, so that nobody waits for them at the end.
+        # Chunks with the most rows go first, so that no core waits for a long one at the end.
         rows = [int(problem.clients.counts[one.positions].sum()) for one in self._chunks]
         self._order = sorted(range(len(rows)), key=lambda i: -rows[i])
 
@@ -129,11 +127,11 @@ class Streamed(Engine):
         return tree.arrays(self.problem.stack(positions, np.dtype(jnp.result_type(float)), rows))
 
     def _program(self, one: Chunk) -> Program:
-        """What a chunk works on."""
+        """The problem of a chunk's clients alone."""
         return self.problem.program(self._stack(one.positions, one.rows) if one.stack is None else one.stack)
 
     def first(self) -> None:
-        """See `Engine.first`: this engine only ever shows where it is."""
+        """See `Engine.first`: this engine keeps no iterates; `measure` and `fetch` look at its current state."""
 
     def advance(self, k: int, count: int, slots: np.ndarray, factors: Factors | None = None) -> None:
         """Iterations k … k+count−1, in stretches that end with a round of communication.
@@ -178,7 +176,7 @@ class Streamed(Engine):
         return None if factors is None else (jnp.asarray(factors[one.positions], jnp.result_type(float)),)
 
     def _settle(self) -> None:
-        """Let everyone receive what is waiting."""
+        """Do the `receive` that is still to come."""
         if self._waiting >= 0 and receives(self.algorithm):
             waiting = np.int32(self._waiting)
             for i, one in enumerate(self._chunks):
@@ -225,7 +223,7 @@ class Streamed(Engine):
     def measure(
         self, metrics: dict[str, measure.Metric], snapshots: Any, index: np.ndarray
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Metrics of where everyone is: sums over clients, chunk by chunk; a function of the user's gets everybody's β at once."""
+        """Metrics of the current state: built-in ones summed chunk by chunk, a user's function with everyone's β at once."""
         self._settle()
         summed = {name: metric for name, metric in metrics.items() if metric in measure.SUMS}
         functions = (*summed.values(), measure.size)
@@ -259,11 +257,11 @@ class _Kept:
         """A chunk's states on the device, for its turn."""
         if self._place == "device":
             return self.on_device[i]
-        # A copy, always: on a CPU the device would otherwise work on the very memory that is written to afterwards.
+        # Always a copy: on a CPU, JAX may otherwise use the very memory that `put` writes to later.
         return jax.tree.map(lambda whole: jnp.array(whole[one.places]), self._arrays[one.bucket])
 
     def put(self, i: int, one: Chunk, private: Pytree) -> None:
-        """Take a chunk's states back."""
+        """Store a chunk's new states."""
         if self._place == "device":
             self.on_device[i] = private
             return
@@ -294,7 +292,7 @@ def _turn(
     algorithm: Algorithm, program: Program, shared: Pytree, private: Pytree, common: jax.Array, stream: jax.Array,
     when: Stretch, waiting: tuple[jax.Array] | None, factors: tuple[jax.Array] | None, *, silent: bool,
 ) -> tuple[Pytree, Pytree, Message]:  # fmt: skip
-    """A chunk's turn: receive what waits, the iterations without communication, and the last one up to the message.
+    """A chunk's turn: the outstanding `receive`, the silent iterations, and the last one up to its message.
 
     Returns the chunk's states, the shared state before the last server step, and the chunk's part of the mean message.
     """
