@@ -129,7 +129,8 @@ def trials(engine: str, times: int, rounds: int, rng: random.Random, folder: Pat
     assert process.wait(FOREVER) == 0
     took, again = time.monotonic() - began, Result.load(runs.folder / "whole")
     assert not differences(expected, again), "two undisturbed runs differ already"
-    print(f"{engine}: a run takes {took:.1f} s, {first:.1f} s until its first checkpoint, {expected.ledger.iterations:,} iterations", flush=True)
+    how_long = f"{took:.1f} s, {first:.1f} s until its first checkpoint, {expected.ledger.iterations:,} iterations"
+    print(f"{engine}: an undisturbed run takes {how_long}", flush=True)
     for attempt in itertools.count():
         if done == times:
             break

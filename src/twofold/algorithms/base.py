@@ -89,7 +89,7 @@ class Algorithm(ABC):
     This is the contract, and every engine relies on it:
 
     - A subclass is decorated with `@tree.record`. A field that is None is filled in by theory, in `complete`.
-    - `plan(stream, k)` draws the coins of iteration k that everyone shares. It is pure in (stream, k): whoever knows the seed
+    - `plan(stream, k)` draws the coins of iteration k that everyone shares. It is pure in (stream, k): anyone who knows the seed
       knows all plans beforehand. A plan may be any pytree of arrays. It must not depend on data.
     - `client` takes one client through iteration k: its new private state (of the same shapes as the old one) and a message.
       What leaves a client is this message, and of it only the parts for which `sends` is true.

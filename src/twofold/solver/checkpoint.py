@@ -42,7 +42,7 @@ KEPT = 2
 PLAIN = (str, bool, int, float, complex, bytes)
 """Values that are what their text says."""
 CHECKPOINT_SECONDS = 60.0
-"""Time between checkpoints where nobody says after how many rounds."""
+"""Seconds between checkpoints, unless `checkpoint_every` is given."""
 
 
 class Saved(NamedTuple):
