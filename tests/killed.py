@@ -3,9 +3,10 @@
     python tests/killed.py                            ten moments on each of two engines, and a verdict
     python tests/killed.py --times 3 --engines streamed
 
-A trial starts a run with checkpoints in a process of its own, ends it at a moment drawn from the whole time that such a run
-takes, start and compilation included, and starts it again with --resume (or anew, where it had not come to its first checkpoint)
-until it is over. Model, history, ledger and status must then be those of the undisturbed run, bit for bit.
+A trial starts a run with checkpoints in a process of its own, ends it at a random moment, and starts it again with --resume (or
+anew, where it had not come to its first checkpoint) until it is over. Every other moment is drawn from the whole time that such a
+run takes, most of which is start and compilation; the others from the time after its first checkpoint. Model, history, ledger and
+status must then be those of the undisturbed run, bit for bit.
 """
 
 from __future__ import annotations
@@ -78,6 +79,13 @@ class Runs:
         command = [sys.executable, "-m", "twofold.cli", "run", "run.toml", "--out", name, "-q", *resume]
         return subprocess.Popen(command, cwd=self.folder, env=self._environment)
 
+    def reach_checkpoint(self, name: str, process: subprocess.Popen[bytes]) -> None:
+        """Wait until a run has written its first checkpoint, or is over."""
+        deadline = time.monotonic() + FOREVER
+        while not self.checkpoints(name) and process.poll() is None:
+            assert time.monotonic() < deadline, "no checkpoint was written"
+            time.sleep(0.002)
+
     def finish(self, name: str) -> Result:
         """Start a run, or go on with it, and wait for its end."""
         process = self.start(name)
@@ -111,22 +119,30 @@ def differences(one: Result, other: Result) -> list[str]:
 
 
 def trials(engine: str, times: int, rounds: int, rng: random.Random, folder: Path) -> int:
-    """As many trials on one engine; the number of those whose result is another."""
+    """Do `times` trials on one engine; gives the number of those whose result differs."""
     runs, wrong, done = Runs(folder / engine, engine, rounds), 0, 0
     expected = runs.finish("first")  # it compiles
     began = time.monotonic()
-    again = runs.finish("whole")
-    took = time.monotonic() - began
+    process = runs.start("whole")
+    runs.reach_checkpoint("whole", process)
+    first = time.monotonic() - began
+    assert process.wait(FOREVER) == 0
+    took, again = time.monotonic() - began, Result.load(runs.folder / "whole")
     assert not differences(expected, again), "two undisturbed runs differ already"
-    print(f"{engine}: an undisturbed run takes {took:.1f} s, {expected.ledger.iterations:,} iterations", flush=True)
+    how_long = f"{took:.1f} s, {first:.1f} s until its first checkpoint, {expected.ledger.iterations:,} iterations"
+    print(f"{engine}: an undisturbed run takes {how_long}", flush=True)
     for attempt in itertools.count():
         if done == times:
             break
-        name, moment = f"trial-{attempt}", rng.uniform(0, took)
-        process = runs.start(name)
-        time.sleep(moment)
+        name, process = f"trial-{attempt}", runs.start(f"trial-{attempt}")
+        since, later = time.monotonic(), bool(done % 2)
+        if later:
+            runs.reach_checkpoint(name, process)
+        time.sleep(rng.uniform(0, took - first if later else took))
+        moment = time.monotonic() - since
         if not kill(process) or (runs.folder / name / "result.json").exists():
-            took = min(took, moment)  # it was over by then: that is no trial, and the machine has become faster
+            # It was over by then: that is no trial, and the machine has become faster.
+            took, first = min(took, moment), first * min(1.0, moment / took)
             continue
         there = [int(file.stem.split("-")[-1]) for file in runs.checkpoints(name)]
         found = differences(runs.finish(name), expected)

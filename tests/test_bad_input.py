@@ -109,6 +109,16 @@ def test_a_scale_whose_square_is_no_number(rescale: float) -> None:
         problem(rescale=rescale)
 
 
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("method", ["pfedme", "saga"])
+def test_a_penalty_that_makes_a_step_overflow_is_what_is_blamed(method: str, x64: bool) -> None:
+    with jax.enable_x64(x64):
+        whole = problem(lam=1e-311 if x64 else 1e-300)
+        sentence = rf"^Theory's eta for {method} is .* here because λ = 1e-3[01]\d hardly ties .* choose a larger λ, or objectives"
+        with pytest.raises(tw.errors.InputError, match=sentence):
+            tw.solve(whole, method, rounds=2)
+
+
 BAD_FIELDS: list[tuple[tw.algorithms.Algorithm, str]] = [
     (algorithms.SCD(p_w=-1), "^SCD: p_w is a probability, a number from 0 to 1, got p_w=-1"),
     (algorithms.SCD(eta=0.1, p_w=-1), "^SCD: p_w is a probability"),  # complete, so that theory is not asked

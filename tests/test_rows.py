@@ -17,8 +17,8 @@ from problems import clients as make_clients
 from twofold import config, engines
 from twofold.algorithms import ASVRCD, LSGD, L2SGDPlus
 from twofold.engines import memory
-from twofold.engines.messages import CountingOracle
 from twofold.engines.schedule import footprint
+from twofold.engines.sides import CountingOracle
 from twofold.evaluate import compare, evaluate, predict
 from twofold.oracle import Sample
 from twofold.problem import Problem

@@ -22,7 +22,10 @@ from jax.custom_derivatives import SymbolicZero
 T = TypeVar("T")
 S = TypeVar("S")
 
-__all__ = ["Threads", "cores", "least_padding", "on_cpu", "product", "rows", "stable_order", "uneven_loop"]
+__all__ = [
+    "Threads", "cores", "least_padding", "on_cpu", "product", "rows", "seed_groups", "shares_memory", "stable_order", "uneven_loop",
+    "workers", "works_in_turns",
+]  # fmt: skip
 
 FEW = 32
 """Rows and features up to which a product is written out."""
@@ -48,6 +51,49 @@ def cores() -> int:
     True
     """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# --- who works at the same time ----------------------------------------------------------------------------------------
+
+
+def works_in_turns() -> bool:
+    """Whether a few clients at a time, then the next few, are faster than all in lock step: on CPUs, which work in caches.
+
+    >>> works_in_turns() in (True, False)
+    True
+    """
+    return on_cpu()
+
+
+def shares_memory() -> bool:
+    """Whether what is "on the host" takes the device's own memory.
+
+    >>> shares_memory() in (True, False)
+    True
+    """
+    return on_cpu()
+
+
+def workers(chunks: int) -> int:
+    """How many threads work on so many chunks of clients.
+
+    On CPUs chunks run side by side, each on a core of its own: its arrays stay in that core's cache. There is one thread more
+    than there are cores, so that the next chunk is ready when one is done. A GPU takes one chunk after the other.
+
+    >>> workers(1)
+    1
+    """
+    return min(cores() + 1, chunks) if on_cpu() else 1
+
+
+def seed_groups(seeds: int) -> int:
+    """Into how many equal groups of at least two seeds a run of many is split: on CPUs one for each core, as far as that divides.
+
+    >>> seed_groups(1)
+    1
+    """
+    most = min(cores(), seeds // 2) if on_cpu() else 1
+    return max((n for n in range(1, most + 1) if seeds % n == 0), default=1)
 
 
 # --- clients of unequal size ------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ from twofold.algorithms import (
     Scafflix,
     Scaffnew,
 )  # fmt: skip
-from twofold.engines import messages
+from twofold.engines import messages, sides
 from twofold.errors import ContractError
 from twofold.oracle import Member
 from twofold.problem import Problem
@@ -256,6 +256,16 @@ class TestStreamed(Comparison):
     def test_every_place_and_chunk(self, state: str, chunk: int):
         self.compare("bucketed", "l2sgd_plus", chunk=chunk, state=state)
 
+    @pytest.mark.parametrize("variant", ["lsgd-epochs", "profile", "fedprox", "saga"])
+    def test_methods_that_always_send_do_every_iteration_where_nothing_is_shared(self, variant: str):
+        """There rounds never come, and twelve iterations lie between two records."""
+        kind, options = "local", {"iterations": 12, "every": 5}
+        expected = run(kind, variant, "messages", **options)
+        for more in ({"chunk": 2}, {"engine": "simulate"}):
+            found = run(kind, variant, **({"engine": "streamed"} | options | more))
+            assert_same_course(found, expected)
+            assert_same_iterates(found, expected)
+
     def test_more_chunks_than_are_added_in_one_call(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(engines.streamed, "TERMS", 2)
         self.compare("weight_sharing", "lsgd", chunk=1, state="device")
@@ -349,10 +359,10 @@ class Wire:
         self.whole = whole
         w = jax.tree.map(lambda leaf: leaf / whole.scale, whole.start[0])
         betas = [jax.tree.map(lambda leaf, m=m: leaf[m], whole.start[1]) for m in range(whole.M)]
-        self.clients = [messages.ClientSide(method, whole, m, seed, w, beta) for m, beta in enumerate(betas)]
-        self.server = messages.ServerSide(method, seed, w, np.array(whole.clients.weights))
+        self.clients = [sides.ClientSide(method, whole, m, seed, w, beta) for m, beta in enumerate(betas)]
+        self.server = sides.ServerSide(method, seed, w, np.array(whole.clients.weights))
         # The shape of a message the server knows without its clients: here from somebody else's client.
-        stranger = messages.ClientSide(method, _strangers(whole), 0, seed, w, betas[0])
+        stranger = sides.ClientSide(method, _strangers(whole), 0, seed, w, betas[0])
         stranger.send(0)
         self._shape = stranger.shape
         self.packets: list[list[np.ndarray]] = []
@@ -407,16 +417,16 @@ def test_bytes_of_sent_parts_are_all_that_passes(variant: str, built: list[messa
 
     # The server holds nothing of its clients. The search does find them where they are.
     (happened,) = built[0].runs
-    private_things = (messages.ClientSide, messages.CountingOracle, Member, Problem, tw.Clients)
+    private_things = (sides.ClientSide, sides.CountingOracle, Member, Problem, tw.Clients)
     assert not [item for item in reachable(happened.server) if isinstance(item, private_things)]
-    assert {type(item) for item in reachable(happened.clients[0])} >= {messages.CountingOracle, Member}
+    assert {type(item) for item in reachable(happened.clients[0])} >= {sides.CountingOracle, Member}
 
 
 def test_l2sgd_plus_sends_the_personal_model_and_says_so():
     whole = problem("mixture")
     w, beta = whole.start
     method = jax.tree.map(jnp.asarray, L2SGDPlus(eta=0.1, p_w=1.0, lam=0.5))
-    client = messages.ClientSide(method, whole, 0, 3, w, beta[0] + 0.7)
+    client = sides.ClientSide(method, whole, 0, 3, w, beta[0] + 0.7)
     (sent,) = client.send(0)
     assert_array_equal(sent * whole.scale, client.personal())
     assert "its message is the personal model" in L2SGDPlus.__doc__
@@ -490,6 +500,38 @@ def test_every_engine_has_the_same_participants(who: Any, name: str):
         found = run("bucketed", name, participation=who, **options)
         assert_same_course(found, expected)
         assert_same_iterates(found, expected)
+
+
+@record
+class Wanderer(LSGD):
+    """An LSGD that sends in every third iteration only, and whose clients also do something on receipt."""
+
+    name = "wanderer"
+
+    def server(self, plan: Any, shared: Any, mean: Any) -> Any:
+        return jax.tree.map(lambda a, b: jnp.where(plan.k % 3 == 0, a, b), mean, shared)
+
+    def receive(self, plan: Any, shared: Any, private: Any, oracle: Any) -> Any:
+        return private._replace(beta=jax.tree.map(lambda leaf: 0.9 * leaf + 0.01 * oracle.weight, private.beta))
+
+    def sends(self, plan: Any) -> Any:
+        return jax.tree.map(lambda flag: flag & (plan.k % 3 == 0), super().sends(plan))
+
+
+@pytest.mark.parametrize("who", [None, lambda k: BY_ROUND[k % 4]], ids=["everyone", "some"])
+def test_a_method_that_always_sends_but_does_not_is_right_in_every_engine(who: Any):
+    """`may_skip_messages` is a hint for speed: silent iterations are done by all who take part in them, absent or not declared."""
+    assert not Wanderer.may_skip_messages
+    whole = problem("bucketed")
+    start = jax.tree.map(lambda leaf: jnp.full(leaf.shape, 0.1), whole.start)
+    ran = [
+        tw.solve(whole, Wanderer(eta=0.1, tau=2), iterations=11, every=3, start=start, participation=who, **options)
+        for options in ({}, {"engine": "messages"}, {"chunk": 2, "state": "host"}, {"engine": "sharded"})
+    ]
+    for found in ran[1:]:
+        assert_same_course(found, ran[0])
+        assert_same_iterates(found, ran[0])
+    assert ran[0].ledger.rounds == 4
 
 
 # --- a state that can be given out and taken back ------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -137,6 +138,11 @@ def test_who_has_much_to_do_between_two_rounds_has_a_core_of_its_own(method, row
     chosen = complete(whole, method)[0]
     assert choice(chosen, whole) == ((engines.Streamed, {"chunk": 1}) if long else (engines.Simulate, {}))
     assert choice(chosen, whole, seeds=2)[0] is engines.Simulate
+
+
+def test_what_depends_on_the_machine_is_asked_of_kernels_by_name():
+    folder = Path(engines.__file__).parent
+    assert [file.name for file in folder.rglob("*.py") if "on_cpu" in file.read_text(encoding="utf-8")] == []
 
 
 @pytest.mark.parametrize(

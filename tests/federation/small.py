@@ -12,7 +12,7 @@ import numpy as np
 
 import twofold as tw
 from twofold import randomness
-from twofold.engines import messages
+from twofold.engines.sides import ClientSide, ServerSide
 from twofold.federation import Coordinator, Identity, InProcess, Node, Patience, Seat, Study
 from twofold.federation.account import Account
 from twofold.federation.node import started
@@ -92,8 +92,8 @@ def by_hand(agreed: Study, method: Any, kind: str, absent: dict[int, set[int]], 
     """w and β of a run in which some messages are lost: the mean of those present, or with everyone's last one kept."""
     whole, method = problem(kind), jax.tree.map(jnp.asarray, method)
     w, betas = started(whole)
-    sides = [messages.ClientSide(method, whole, m, agreed.seed, w, betas[m]) for m in range(whole.M)]
-    server = messages.ServerSide(method, agreed.seed, w, whole.clients.weights)
+    sides = [ClientSide(method, whole, m, agreed.seed, w, betas[m]) for m in range(whole.M)]
+    server = ServerSide(method, agreed.seed, w, whole.clients.weights)
     common, weights = randomness.common(randomness.root(agreed.seed)), np.asarray(whole.clients.weights)
     last: dict[tuple[int, str], np.ndarray] = {}
     r = k = 0

@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from typer.testing import CliRunner
 
 import killed
@@ -110,6 +111,73 @@ def test_both_stages_have_checkpoints(tmp_path: Path):
     assert {folder.name for folder in tmp_path.iterdir()} == {"seed-0-stage-1", "seed-0-stage-2"}
 
 
+def with_loss(power: float, shift: float = 0.0, data: Any = None, **options: Any) -> tw.Problem:
+    """A problem whose loss is a function that refers to values of this one."""
+
+    def root(x: Any) -> Any:
+        return (x**2 + power) ** 0.5
+
+    def loss(params: Any, x: Any, y: Any, shift: float = shift) -> Any:
+        return jnp.mean(root(x @ params - y + shift))
+
+    custom = tw.losses.custom(loss, init=np.zeros(3), mu=0.1, L=5.0, calL=5.0)
+    return tw.Problem(tw.objectives.mixture(custom, lam=0.5), plain.clients("squared", (5, 9, 7)), **options)
+
+
+def linear(**options: Any) -> tw.Problem:
+    return tw.Problem(problem().objective, problem().clients, **options)
+
+
+def grown(amount: float) -> tw.Clients:
+    return problem().clients.map(lambda x, y: (x + amount, y))
+
+
+DESCENT = tw.algorithms.LSGD(eta=0.01, tau=2)
+
+
+@pytest.mark.parametrize(
+    ("what", "first", "second"),
+    [
+        ("precondition", {}, {"whole": partial(linear, precondition="diagonal")}),
+        ("sampling", {}, {"whole": partial(linear, sampling="uniform")}),
+        ("problem", {}, {"whole": partial(linear, rescale=False)}),
+        ("problem", {}, {"whole": partial(linear, feature_dtype="bfloat16")}),
+        ("problem", {"whole": partial(with_loss, 1.0)}, {"whole": partial(with_loss, 2.0)}),
+        ("problem", {"whole": partial(with_loss, 1.0)}, {"whole": partial(with_loss, 1.0, 0.5)}),
+        ("start", {}, {"start": (np.ones(3), np.ones((3, 3)))}),
+        ("participation", {}, {"participation": 2}),
+        ("participation", {"participation": lambda k: [k % 2]}, {"participation": lambda k: [k % 3]}),
+        ("test", {"test": grown(0.0)}, {"test": grown(0.1)}),
+        ("validation", {"validation": grown(0.0)}, {"validation": grown(0.1)}),
+        ("recording", {"record": {"a": lambda w, beta: w[0]}}, {"record": {"a": lambda w, beta: w[1]}}),
+    ],
+)  # fmt: skip
+def test_every_part_of_a_run_counts(what: str, first: dict[str, Any], second: dict[str, Any], tmp_path: Path):
+    def solve(whole: Any = linear, **options: Any) -> tw.Result:
+        return tw.solve(whole(), DESCENT, rounds=2, checkpoint=tmp_path, **options)
+
+    solve(**first)
+    solve(**first)  # what is made anew in the same way is the same
+    with pytest.raises(CheckpointError, match=rf"belongs to another run: its {what} is "):
+        solve(**second)
+
+
+@pytest.mark.parametrize("name", ["lsgd", "l2sgd_plus"])
+@pytest.mark.parametrize("options", [{}, {"engine": "messages"}, {"chunk": 1}])
+def test_a_checkpoint_knows_nothing_of_buckets_and_engines(name: str, options: dict[str, Any], tmp_path: Path):
+    """How clients are grouped differs from machine to machine. L2SGD+ has a table with an entry for each row of a client."""
+    method = {"lsgd": DESCENT, "l2sgd_plus": tw.algorithms.L2SGDPlus(eta=0.05, p_w=0.5, lam=0.5, batch=2)}[name]
+    problems = [linear(buckets=buckets) for buckets in ([[2, 0], [1]], None, [[1], [0], [2]])]
+    for rounds, whole in enumerate(problems, start=1):
+        more = options if rounds == 2 else {}
+        found = tw.solve(whole, method, rounds=3 * rounds, checkpoint=tmp_path, test=grown(0.0), **more)
+        assert len(found.history["round"]) == 3 * rounds + 1
+    expected = tw.solve(problems[0], method, rounds=9, test=grown(0.0))
+    assert_allclose(found.beta, expected.beta, atol=1e-12)
+    assert_allclose(found.history["loss"], expected.history["loss"], atol=1e-12)
+    assert_allclose(found.best.beta, expected.best.beta, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("what", "change"),
     [
@@ -160,11 +228,15 @@ def test_bad_folders_and_numbers(tmp_path: Path):
 
 def test_a_fingerprint_is_the_same_in_every_process():
     code = "import twofold as tw, numpy as np; from twofold.solver.checkpoint import fingerprint; " \
-        "print(fingerprint(tw.objectives.mixture(tw.losses.logistic(l2=0.1), 0.5), np.arange(3.0), {'a': len}))"  # fmt: skip
+        "f = lambda x: x in {'a', 'b', 'c'}; f.__module__ = ''; " \
+        "print(fingerprint(tw.objectives.mixture(tw.losses.logistic(l2=0.1), 0.5), np.arange(3.0), {'a': len}, f))"  # fmt: skip
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     mixture = tw.objectives.mixture(tw.losses.logistic(l2=0.1), 0.5)
-    assert found == checkpoint.fingerprint(mixture, np.arange(3.0), {"a": len})
-    assert found != checkpoint.fingerprint(mixture, np.arange(3.0) + 1, {"a": len})
+    f = lambda x: x in {"a", "b", "c"}  # noqa: E731
+    f.__module__, f.__qualname__ = "", "<lambda>"
+    assert found == checkpoint.fingerprint(mixture, np.arange(3.0), {"a": len}, f)
+    assert found != checkpoint.fingerprint(mixture, np.arange(3.0) + 1, {"a": len}, f)
+    assert found != checkpoint.fingerprint(mixture, np.arange(3.0), {"a": len}, lambda x: x in {"a"})
 
 
 # --- Ctrl-C --------------------------------------------------------------------------------------------------------------
@@ -192,6 +264,47 @@ def test_ctrl_c_gives_the_result_so_far(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def presses_at(*moments: tuple[int, int]) -> Any:
+    """A callback that presses Ctrl-C once at the record of such a seed and round."""
+    left = list(moments)
+
+    def press(record: Any) -> None:
+        if left and (record["seed"], record["round"]) == left[0]:
+            left.pop()
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return press
+
+
+def two_stages() -> tw.Problem:
+    objective = tw.objectives.multitask(tw.losses.logistic(l2=0.1), 0.5, np.inf)
+    return tw.Problem(objective, plain.clients("logistic", (5, 9)))
+
+
+@pytest.mark.parametrize("whole", [problem, two_stages])
+def test_ctrl_c_ends_the_seeds_that_run_one_after_the_other(whole: Any):
+    options = {"iterations": 9, "seeds": [4, 5, 6], "chunk": 2}
+    expected = tw.solve(whole(), "lsgd", **options)
+    found = tw.solve(whole(), "lsgd", callbacks=[presses_at((5, 3))], **options)
+    assert [run.seed for run in found] == [4, 5]
+    assert_same(found[0], expected[0])
+    assert found[1].status == "interrupted"
+    assert found[1].ledger.iterations < expected[1].ledger.iterations
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_in_the_first_stage_ends_both(tmp_path: Path):
+    whole, (w, beta) = two_stages(), two_stages().start
+    options = {"rounds": 9, "checkpoint": tmp_path, "start": (w, beta + 0.5)}
+    found = tw.solve(whole, "lsgd", callbacks=[presses_at((0, 3))], **options)
+    assert (found.status, found.ledger.rounds) == ("interrupted", 4)  # the round under way is finished
+    assert found.message == "first stage: interrupted after 4 rounds and 4 iterations; there was no second stage"
+    assert_array_equal(found.beta, beta + 0.5)
+    assert_array_equal(found.history["stage"], [1] * 5)
+    expected = tw.solve(whole, "lsgd", **options | {"checkpoint": None})
+    assert_same(tw.solve(whole, "lsgd", **options), expected)
+
+
 # --- SIGKILL -------------------------------------------------------------------------------------------------------------
 
 
@@ -199,11 +312,8 @@ def test_ctrl_c_gives_the_result_so_far(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_sigkill_at_any_moment_loses_nothing(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """One moment an engine, between a checkpoint and the end of `twofold run`; `python tests/killed.py` tries ten."""
     runs = killed.Runs(tmp_path, engine, rounds=800)
-    process, deadline = runs.start("killed"), time.monotonic() + 60
-    while not runs.checkpoints("killed"):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    process = runs.start("killed")
+    runs.reach_checkpoint("killed", process)
     assert killed.kill(process)
     assert not (tmp_path / "killed" / "result.json").exists()
     monkeypatch.chdir(tmp_path)

@@ -89,7 +89,7 @@ class Algorithm(ABC):
     This is the contract, and every engine relies on it:
 
     - A subclass is decorated with `@tree.record`. A field that is None is filled in by theory, in `complete`.
-    - `plan(stream, k)` draws the coins of iteration k that everyone shares. It is pure in (stream, k): whoever knows the seed
+    - `plan(stream, k)` draws the coins of iteration k that everyone shares. It is pure in (stream, k): anyone who knows the seed
       knows all plans beforehand. A plan may be any pytree of arrays. It must not depend on data.
     - `client` takes one client through iteration k: its new private state (of the same shapes as the old one) and a message.
       What leaves a client is this message, and of it only the parts for which `sends` is true.
@@ -107,7 +107,9 @@ class Algorithm(ABC):
 
     name: ClassVar[str]
     needs: ClassVar[str | None] = None  # the one objective it can solve; None for all
-    may_skip_messages: ClassVar[bool] = True  # whether there are iterations in which nothing is sent
+    may_skip_messages: ClassVar[bool] = (
+        True  # a hint: False where (nearly) all iterations send, so that `client` is compiled once
+    )
     works_with_some: ClassVar[bool] = False  # whether it is right when only some clients take part in a round
     needs_unbiased: ClassVar[bool] = False  # whether they must then be weighted by known probabilities
 

@@ -63,18 +63,12 @@ def choose(
     streamed = partial(Streamed, need=need, schedule=schedule)
     if name == "simulate" and not asked and memory.fits(need, seeds):
         if seeds > 1:
-            groups = _groups(seeds) if kernels.on_cpu() else 1
+            groups = kernels.seed_groups(seeds)
             return Simulate if groups == 1 else partial(SimulateGroups, groups=groups)
-        if not kernels.on_cpu():
+        if not kernels.works_in_turns():
             return Simulate
         if memory.has_long_turns(schedule, need):
             return partial(streamed, chunk=1)
         if need.clients * need.working < memory.SPREAD:
             return Simulate
     return partial(streamed, chunk=chunk, state=state or "device")
-
-
-def _groups(seeds: int) -> int:
-    """The largest number of equal groups of at least two seeds, one for each core."""
-    most = min(kernels.cores(), seeds // 2)
-    return max((n for n in range(1, most + 1) if seeds % n == 0), default=1)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from twofold import metrics as measure
@@ -14,11 +17,26 @@ from twofold.oracle import Program
 from twofold.problem import Problem
 from twofold.tree import Pytree
 
-__all__ = ["Engine", "Factors", "Point", "Snapshots", "Start", "Starts", "State", "each_start", "length"]
+__all__ = [
+    "Engine",
+    "Factors",
+    "Point",
+    "Snapshots",
+    "Start",
+    "Starts",
+    "State",
+    "each_start",
+    "in_order",
+    "in_parts",
+    "length",
+]
 
 
 class State(NamedTuple):
-    """What a run carries: the shared state, and each bucket's private states. With many seeds, each has a leading axis."""
+    """What a run carries: the shared state, and each bucket's private states. With many seeds, each has a leading axis.
+
+    Outside its engine (`Engine.state`), a state has an axis of seeds always, and one "bucket" of all clients in their order.
+    """
 
     shared: Pytree
     privates: tuple[Pytree, ...]
@@ -38,7 +56,7 @@ Start = tuple[Pytree, Pytree]
 Starts = Start | list[Start]
 """Where all seeds begin, or where each does."""
 Factors = np.ndarray
-"""(iterations, seeds, clients): what each client's message is multiplied by in the mean; zero for those who are absent."""
+"""(iterations, seeds, clients): the factor of each client's message in the mean; zero if the client is absent."""
 
 
 def each_start(start: Starts, seeds: list[int]) -> list[Start]:
@@ -50,10 +68,45 @@ def each_start(start: Starts, seeds: list[int]) -> list[Start]:
     return start if isinstance(start, list) else [start] * len(seeds)
 
 
-def length(count: int, entries: int) -> int:
-    """For how many iterations to draw who takes part, if `count` are wanted and each has so many entries.
+def in_order(parts: Sequence[Pytree], positions: Sequence[np.ndarray]) -> tuple[Pytree]:
+    """Private states (seeds, clients of a part, …) of several parts as one part of all clients, in their order.
 
-    A power of two, and not less than 256 unless that is a lot of memory: few lengths mean few programs to compile.
+    A table with an entry for each row of a client is as long in it as the largest client's, with zeros at the end.
+
+    >>> in_order([np.array([[[7, 8]]]), np.array([[[5]]])], [np.array([1]), np.array([0])])[0].tolist()
+    [[[5, 0], [7, 8]]]
+    """
+    clients = sum(map(len, positions))
+
+    def joined(*leaves: np.ndarray) -> np.ndarray:
+        most = np.max([leaf.shape[2:] for leaf in leaves], axis=0, initial=0).astype(int)
+        whole = np.zeros((len(leaves[0]), clients, *most), leaves[0].dtype)
+        for leaf, places in zip(leaves, positions, strict=True):
+            whole[:, places, *map(slice, leaf.shape[2:])] = leaf
+        return whole
+
+    return (jax.tree.map(joined, *parts),)
+
+
+def in_parts(
+    whole: tuple[Pytree, ...], positions: Sequence[np.ndarray], like: Sequence[Pytree], axes: int
+) -> tuple[Pytree, ...]:
+    """The inverse of `in_order`, with parts as large as those of `like`, whose leaves have so many axes before a client's own.
+
+    >>> like = np.zeros((1, 2)), np.zeros((1, 1))
+    >>> [part.tolist() for part in in_parts((np.array([[[5, 0], [7, 8]]]),), [np.array([1]), np.array([0])], like, 1)]
+    [[[[7, 8]]], [[[5]]]]
+    """
+    return tuple(
+        jax.tree.map(lambda leaf, own, p=p: leaf[:, p, *map(slice, jnp.shape(own)[axes:])], whole[0], part)
+        for p, part in zip(positions, like, strict=True)
+    )
+
+
+def length(count: int, entries: int) -> int:
+    """The length of a table of participants for `count` iterations, each with `entries` entries: `count`, rounded up.
+
+    Rounding up to a power of two, and to 256 unless that takes a lot of memory, leaves few lengths and so few programs to compile.
 
     >>> length(5, entries=3), length(5, entries=10**6)
     (256, 8)
@@ -69,9 +122,9 @@ class Engine(ABC):
     """
 
     keeps: ClassVar[bool] = True
-    """Whether it can keep several iterates of several seeds; if not, it runs one seed and shows its last iterate."""
+    """Whether the engine can keep several iterates of several seeds; if not, it runs one seed and shows its last iterate only."""
     buffers: ClassVar[bool] = True
-    """Whether what one call has kept is still there after the next; if not, a stretch ends with its record."""
+    """Whether snapshots that one call kept survive the next call; if not, every stretch ends at a record."""
     program: Program
     """What iterates are measured with."""
 

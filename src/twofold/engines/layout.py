@@ -27,7 +27,9 @@ class Layout(NamedTuple):
     """How clients are laid out. By default all are on one device, and all work at once."""
 
     mesh: Mesh | None = None  # the devices that clients are dealt out over
-    turns: tuple[int, ...] | None = None  # in how many turns each bucket's clients work on their device
+    turns: tuple[int, ...] | None = (
+        None  # the number of groups, one after the other, that each bucket's clients work in
+    )
 
     def mapped(self, function: Callable, takes: Any, gives: Any) -> Callable:
         """The function on every device's own clients; `takes` and `gives` say which axes are dealt out."""
@@ -36,7 +38,7 @@ class Layout(NamedTuple):
         return jax.shard_map(function, mesh=self.mesh, in_specs=takes, out_specs=gives, check_vma=False)
 
     def total(self, mean: Pytree) -> Pytree:
-        """The sum of what all devices have found."""
+        """The sum of all devices' partial results."""
         return mean if self.mesh is None else jax.lax.psum(mean, AXIS)
 
     def put(self, value: Pytree, spec: P) -> Pytree:
@@ -55,7 +57,7 @@ class Layout(NamedTuple):
         return _gathered(value, self.mesh)
 
     def filled(self, stacks: tuple[Any, ...], axis: int = 0) -> tuple[Any, ...]:
-        """Every bucket with equally many clients for each turn of each device, filled up with repeats that count for nothing."""
+        """Every bucket, padded so that each turn of each device has the same number of clients; padding counts for nothing."""
         assert self.mesh is not None
         turns = self.turns or (1,) * len(stacks)
         return tuple(_fill(stack, self.mesh.size * n, axis) for stack, n in zip(stacks, turns, strict=True))
@@ -67,7 +69,7 @@ def _gathered(value: Pytree, mesh: Mesh) -> Pytree:
 
 
 def _fill(stack: Any, multiple: int, axis: int) -> Any:
-    """A multiple of so many clients: repeats of the last one, whose share in means is zero."""
+    """The stack, padded to a multiple of `multiple` clients by repeats of its last one, with share 0 in means."""
     leaves = jax.tree.leaves(stack)
     missing = -leaves[0].shape[axis] % multiple if leaves else 0
     if not missing:

@@ -1,4 +1,4 @@
-"""The loop over iterations, and the one step that it repeats. How clients are laid out is the engines' business."""
+"""The loop over iterations, and the one step that it repeats. The engines decide how clients are laid out."""
 
 from __future__ import annotations
 
@@ -64,11 +64,12 @@ def report(algorithm: Algorithm, state: State, sizes: tuple[int, ...]) -> Snapsh
     return Snapshots(algorithm.model(state.shared), betas)
 
 
-def clients_of(algorithm: Algorithm, program: Program) -> Callable[..., tuple[Pytree, Message]]:
-    """`algorithm.client` for a stack of clients: (iteration, stack, private states, streams) → (new states, messages).
+Clients = Callable[[Iteration, Member, Pytree, jax.Array], tuple[Pytree, Message]]
+"""(iteration, stack of clients, their private states, their streams) → (their new private states, their messages)."""
 
-    As a compiled function of its own it is traced once, however often an engine calls it.
-    """
+
+def clients_of(algorithm: Algorithm, program: Program) -> Clients:
+    """`algorithm.client` for a stack of clients, as a compiled function that is traced once, however often it is called."""
 
     def one_client(now: Iteration, member: Member, private: Pytree, stream: jax.Array) -> tuple[Pytree, Message]:
         key = randomness.of(stream, now.k)
@@ -77,7 +78,7 @@ def clients_of(algorithm: Algorithm, program: Program) -> Callable[..., tuple[Py
     def all_clients(now: Iteration, stack: Member, privates: Pytree, streams: jax.Array) -> tuple[Pytree, Message]:
         if len(stack.count) > 1:
             return jax.vmap(one_client, in_axes=(None, 0, 0, 0))(now, stack, privates, streams)
-        # A client alone needs no batched loops, which ask at every step who is done.
+        # A batched loop checks at every step which clients are done; for a single client, vmap would add that cost for nothing.
         alone = jax.tree.map(lambda leaf: leaf[0], (stack, privates, streams))
         return jax.tree.map(lambda leaf: leaf[None], one_client(now, *alone))
 
@@ -89,8 +90,10 @@ def receives(algorithm: Algorithm) -> bool:
     return type(algorithm).receive is not Algorithm.receive
 
 
-def receive_all(algorithm: Algorithm, program: Program, plan: Plan, state: State) -> State:
-    """Everyone's `receive` of the new shared state."""
+def receive_all(
+    algorithm: Algorithm, program: Program, plan: Plan, state: State, factors: tuple[jax.Array, ...] | None = None
+) -> State:
+    """The `receive` of the new shared state by everyone who takes part."""
     if not receives(algorithm):
         return state
 
@@ -98,13 +101,14 @@ def receive_all(algorithm: Algorithm, program: Program, plan: Plan, state: State
         return algorithm.receive(plan, state.shared, private, program.oracle(member))
 
     everyone = zip(program.stacks, state.privates, strict=True)
-    return State(state.shared, tuple(jax.vmap(receive)(*each) for each in everyone))
+    received = tuple(jax.vmap(receive)(*each) for each in everyone)
+    return State(state.shared, only_present(factors, received, state.privates))
 
 
 def mean_message(
     algorithm: Algorithm, now: Iteration, shares: list[jax.Array], messages: list[Message], factors: tuple | None
 ) -> Message:
-    """Σ p_m·message_m, or where only some take part: Σ p_m·factor_m·(message_m − a), a being what an absent client says."""
+    """Σ p_m·message_m; with partial participation Σ p_m·factor_m·(message_m − a), where a stands for an absent client's message."""
     if factors is None:
         return weighted_mean(shares, messages)
     absent = algorithm.absent(now.plan, now.shared)
@@ -114,7 +118,7 @@ def mean_message(
 
 
 def only_present(factors: tuple | None, moved: tuple[Pytree, ...], before: tuple[Pytree, ...]) -> tuple[Pytree, ...]:
-    """The new private states of those who take part; the others keep theirs."""
+    """The new private states of the clients that take part; the others keep their old ones."""
     if factors is None:
         return moved
 
@@ -127,7 +131,7 @@ def only_present(factors: tuple | None, moved: tuple[Pytree, ...], before: tuple
 def serve(algorithm: Algorithm, plan: Plan, shared: Pytree, mean: Message, some: bool) -> Pytree:
     """The server's step; parts that are not sent are zero, whatever the clients have put there.
 
-    `some` says that only some clients took part: then `mean` is how far they are from what absent ones say.
+    With `some`, only some clients took part, and `mean` is relative to what is assumed of absent clients (`algorithm.absent`).
     """
     if some:
         mean = jax.tree.map(jnp.add, algorithm.absent(plan, shared), mean)
@@ -140,11 +144,14 @@ def serve(algorithm: Algorithm, plan: Plan, shared: Pytree, mean: Message, some:
 
 def step(
     algorithm: Algorithm, program: Program, layout: Layout, state: State, plan: Plan, own: tuple[jax.Array, ...],
-    k: jax.Array, factors: tuple[jax.Array, ...] | None = None,
+    k: jax.Array, factors: tuple[jax.Array, ...] | None = None, *, silent: bool = False, client: Clients | None = None,
 ) -> State:  # fmt: skip
-    """One iteration of all clients and the server."""
+    """One iteration of all clients and the server; `silent` says beforehand that nothing will be sent in it.
+
+    `client` is what `clients_of` returns, from a caller that calls it elsewhere, too, and would have it traced but once.
+    """
     now = Iteration(k, plan, state.shared)
-    client = clients_of(algorithm, program)
+    client = clients_of(algorithm, program) if client is None else client
 
     def work(stacks: tuple, privates: tuple, own: tuple, factors: tuple | None) -> tuple[tuple, Message]:
         """The new private states of these clients, and their part of the mean message."""
@@ -153,15 +160,15 @@ def step(
 
         def speak() -> Message:
             if algorithm.may_skip_messages:
-                # A second call, of which XLA makes one with the first: nothing is written for messages that are skipped.
-                # (Two calls with a loop of local steps inside it would not recognise as the same.)
+                # Calling `client` again costs nothing: XLA merges it with the first call, and writes no message in iterations that
+                # skip it. (XLA does not merge calls that contain a loop of local steps, so such methods declare that they always send.)
                 spoken = [client(now, *each)[1] for each in everyone]
             else:
                 spoken = list(messages)
             return mean_message(algorithm, now, [stack.share for stack in stacks], spoken, factors)
 
-        if algorithm.may_skip_messages:
-            sent = reduce(jnp.logical_or, jax.tree.leaves(algorithm.sends(plan)))
+        if silent or algorithm.may_skip_messages:
+            sent = False if silent else reduce(jnp.logical_or, jax.tree.leaves(algorithm.sends(plan)))
             mean = branch(sent, speak, lambda: tree.zeros(jax.eval_shape(speak)))
         else:
             mean = speak()
@@ -170,11 +177,11 @@ def step(
     everyone = (program.stacks, state.privates, own, factors)
     privates, mean = work(*everyone) if layout.turns is None else in_turns(work, layout.turns, *everyone)
     shared = serve(algorithm, plan, state.shared, layout.total(mean), some=factors is not None)
-    return receive_all(algorithm, program, plan, State(shared, privates))
+    return receive_all(algorithm, program, plan, State(shared, privates), factors)
 
 
 def in_turns(work: Callable, turns: tuple[int, ...], *everyone: tuple | None) -> tuple[tuple, Message]:
-    """`work`, done bucket by bucket by an equal part of its clients at a time."""
+    """Like `work`, but bucket by bucket, and within a bucket by equal groups of clients one after the other."""
 
     def of_bucket(count: int, bucket: tuple) -> tuple[Pytree, Message]:
         cut = jax.tree.map(lambda leaf: leaf.reshape(count, leaf.shape[0] // count, *leaf.shape[1:]), bucket)
@@ -193,7 +200,8 @@ def advance(
 ) -> tuple[State, Snapshots | None]:  # fmt: skip
     """`count` iterations from the k-th on, of one seed or of many in lock step.
 
-    Iterates are kept in the buffer, where `slots` says; its last slot takes what nobody asked for.
+    The iterate of iteration k+i is written to slot `slots[i]` of the buffer. Iterates that are not to be recorded all go to its last
+    slot, which is never read.
     """
     # A plan is pure in (stream, k): drawn here for all iterations at once, outside the loop.
     numbers = k + jnp.arange(slots.shape[0], dtype=jnp.int32)

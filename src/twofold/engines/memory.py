@@ -20,19 +20,19 @@ Place = Literal["device", "host", "disk"]
 """Where private states are kept while other clients are at work."""
 
 SHARE = 0.8
-"""Of the free memory, how much a run may plan with."""
+"""The part of the free memory that a run may use."""
 LARGE = 1 << 28
-"""Below this many bytes nobody looks at what is free."""
+"""Bytes up to which a problem is assumed to fit, without asking how much memory is free."""
 LONG_TURN = 1 << 25
-"""Bytes that a client touches between two rounds, from which on it is worth a call of its own (a few milliseconds)."""
+"""A client that touches at least this many bytes between two rounds gets a call of its own (a few milliseconds)."""
 ROUNDING, PROGRAMS = 1.25, 50_000_000
-"""On a CPU arrays take about a quarter more than their bytes (pages, arenas), and programs and threads take this much."""
+"""On a CPU arrays take about a quarter more than their bytes (pages, arenas); programs and threads take `PROGRAMS` bytes."""
 CHUNK = 1 << 23
-"""Bytes that a chunk of clients at work should need on a CPU: it stays in a core's cache, and memory is used again."""
+"""Bytes that a chunk of clients should need on a CPU, so that it stays in a core's cache and its memory is reused."""
 SPREAD = 1 << 21
-"""Bytes that all clients at work would need, from which on they had better take turns on a CPU."""
+"""If all clients together need at least this many bytes, they take turns on a CPU."""
 LOOKED_AT = 256
-"""Iterations after the first, whose coins tell how much a client does between two rounds."""
+"""How many iterations' coins are looked at to find out how much a client does between two rounds."""
 
 
 class Need(NamedTuple):
@@ -44,7 +44,7 @@ class Need(NamedTuple):
     working: int
 
     def at_once(self, chunk: int, seeds: int = 1) -> int:
-        """Everything on the device, `chunk` clients of each seed at work."""
+        """Bytes with all data and states on the device and `chunk` clients of each seed at work."""
         return self.data + seeds * (self.state + chunk * self.working)
 
     def peak(self, chunk: int) -> int:
@@ -120,7 +120,7 @@ def choose_chunk(found: Need, asked: int | None, place: Place) -> int:
     if asked is not None:
         return min(asked, found.clients)
     room = SHARE * free()
-    on_device = {"device": found.data + found.state, "host": found.state if kernels.on_cpu() else 0, "disk": 0}
+    on_device = {"device": found.data + found.state, "host": found.state if kernels.shares_memory() else 0, "disk": 0}
     each = found.working + (0 if place == "device" else (found.data + found.state) // found.clients)
     most = int((room - on_device[place]) // max(each, 1))
     if most < 1:
@@ -133,24 +133,25 @@ def choose_chunk(found: Need, asked: int | None, place: Place) -> int:
 
 
 def _enough(found: Need) -> int:
-    """A chunk beyond which nothing is gained, and nothing left to others."""
-    if not kernels.on_cpu():
+    """The largest chunk that is useful: more would not be faster, and would take memory from other processes."""
+    if not kernels.works_in_turns():
         return max(found.clients // 8, 64)
     enough = max(CHUNK // max(found.working, 1), 1)
     if enough >= found.clients:
         return found.clients
-    turns = max(round(found.clients / (enough * kernels.cores())), 1)  # as many chunks for every core
+    turns = max(round(found.clients / (enough * kernels.cores())), 1)  # every core gets the same number of chunks
     return -(-found.clients // (turns * kernels.cores()))
 
 
 def turns(found: Need, clients: list[int], seeds: int) -> tuple[int, ...] | None:
-    """In how many turns so many clients (of each bucket) of one device work; None where all at once are as fast.
+    """For each bucket, the number of turns that a device's clients work in; None where all at once are as fast.
 
-    That is on a GPU, where they need little, and where most of it is state that hardly changes (a table of gradients): it
-    stays where it is if all step together, but every turn copies it.
+    All at once are as fast on a GPU, where the clients need little memory, and where most of it is state that hardly changes (a
+    table of gradients), which every turn would copy.
     """
     working = seeds * found.working
-    if not kernels.on_cpu() or sum(clients) * working < SPREAD or 2 * found.state > found.clients * found.working:
+    little = sum(clients) * working < SPREAD
+    if not kernels.works_in_turns() or little or 2 * found.state > found.clients * found.working:
         return None
-    chunk = max(CHUNK // 2 // working, 1)  # half a chunk, as two processes may share the last cache
+    chunk = max(CHUNK // 2 // working, 1)  # half a chunk, because two processes may share the last-level cache
     return tuple(-(-count // chunk) for count in clients)

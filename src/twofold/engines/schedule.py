@@ -1,4 +1,4 @@
-"""What the coins say before anything runs: what each iteration sends, so when a run ends and what it costs.
+"""What is known before anything runs: what each iteration sends, and from that when a run ends and what it costs.
 
 A plan is pure in (stream, k), so all of a run's plans are known up front. What is counted is counted iteration by iteration
 from `sends(plan)` and `evaluations(plan, rows)`, whatever kind of thing a plan is.
@@ -23,7 +23,7 @@ from twofold.problem import Problem
 __all__ = ["Course", "Schedule", "footprint"]
 
 BLOCK = 8192
-"""Iterations that are looked at together."""
+"""Iterations whose plans are drawn together."""
 
 
 Total = Any
@@ -44,9 +44,9 @@ class Course(NamedTuple):
 
 
 class Schedule:
-    """The course of every seed's run, found as far ahead as anyone looks. Gradients are those of a client of mean size.
+    """The course of every seed's run, computed as far ahead as it is asked for. Gradients are those of a client of mean size.
 
-    `opening` are scalars that a client sends (and receives) once, before the first iteration.
+    `opening` is the number of scalars that a client sends (and receives) once, before the first iteration.
     """
 
     def __init__(
@@ -57,12 +57,12 @@ class Schedule:
         self._rows = float(np.mean(problem.clients.counts))
         self._blocks = np.array([problem.has_shared, problem.has_private])  # nothing is evaluated in an empty one
         self._counts, self._of_client = np.unique(problem.clients.counts, return_inverse=True)
-        self._first = 0  # the iteration at which what is known begins
+        self._first = 0  # the first iteration of `_known`
         nothing = np.zeros((len(seeds), 1))
         self._known = Course(nothing, nothing + opening, nothing, nothing)
 
     def ahead(self, k: int, count: int) -> Course:
-        """The totals after k, k+1, …, k+count iterations. What lies before k is forgotten."""
+        """The totals after k, k+1, …, k+count iterations. Earlier ones are forgotten."""
         while self._first + self._known.rounds.shape[1] - 1 < k + count:
             self._extend()
         here = k - self._first

@@ -19,7 +19,18 @@ from jax.typing import ArrayLike
 from twofold import kernels, randomness, tree
 from twofold import metrics as measure
 from twofold.algorithms.base import Algorithm
-from twofold.engines.base import Engine, Factors, Point, Snapshots, Starts, State, each_start, length
+from twofold.engines.base import (
+    Engine,
+    Factors,
+    Point,
+    Snapshots,
+    Starts,
+    State,
+    each_start,
+    in_order,
+    in_parts,
+    length,
+)
 from twofold.engines.layout import AXIS, Layout, P
 from twofold.engines.loop import CAPACITY, Streams, advance, client_streams, first_state, report
 from twofold.oracle import Program
@@ -88,7 +99,7 @@ class Simulate(Engine):
             mine, layout=self._layout, many=self._many,
         )  # fmt: skip
         if self._layout.mesh is not None:
-            # On CPUs, programs with collectives must not queue up: their threads can wait for each other for ever.
+            # On CPUs, queued programs with collectives can deadlock: their threads wait for each other.
             jax.block_until_ready(self._state)
         return self.first()
 
@@ -104,11 +115,16 @@ class Simulate(Engine):
     def state(self) -> State:
         """See `Engine.state`."""
         shared, privates = self._on_host(self._state, axis=int(self._many))
-        return State(shared, privates) if self._many else jax.tree.map(lambda a: a[None], State(shared, privates))
+        if not self._many:
+            shared, privates = jax.tree.map(lambda a: a[None], (shared, privates))
+        return State(shared, in_order(privates, self.problem.positions))
 
     def restore(self, state: State) -> None:
         """See `Engine.restore`."""
-        mine, layout = state if self._many else jax.tree.map(lambda leaf: leaf[0], state), self._layout
+        privates = in_parts(state.privates, self.problem.positions, self._state.privates, 1 + self._many)
+        mine, layout = State(state.shared, privates), self._layout
+        if not self._many:
+            mine = jax.tree.map(lambda leaf: leaf[0], mine)
         if layout.mesh is None:
             self._state = jax.tree.map(jnp.array, mine)
             return
@@ -127,7 +143,7 @@ class Simulate(Engine):
         return Snapshots(*self._on_host(picked, axis=0))
 
     def _on_host(self, pair: tuple[Pytree, tuple[Pytree, ...]], axis: int) -> tuple[Pytree, tuple[Pytree, ...]]:
-        """Copies of something shared and of each bucket's own, without the clients that only fill up a layout."""
+        """Host copies of something shared and something of each bucket, without the clients that only pad a layout."""
         if self._layout.mesh is None:
             return jax.tree.map(np.array, tuple(pair))
         shared, parts = jax.tree.map(np.array, self._layout.gathered(tuple(pair)))
@@ -265,6 +281,6 @@ def _show(algorithm: Algorithm, program: Program, state: State, *, layout: Layou
     return layout.mapped(show, given, Snapshots(P(), P(AXIS)))(algorithm, program, state)
 
 
-@jax.jit  # array by array, outside a compiled program, it would take ten times as long for every seed
+@jax.jit  # compiled, because array by array it takes ten times as long
 def _pick(snapshots: Snapshots, slot: int, row: int) -> Snapshots:
     return jax.tree.map(lambda leaf: leaf[slot, row], snapshots)

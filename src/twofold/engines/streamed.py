@@ -1,6 +1,6 @@
 """Chunk after chunk: more clients than fit at once, their state on the device, on the host, or on disk.
 
-Between two rounds of communication nobody needs anybody else: the shared state evolves in the same way everywhere. So a chunk
+Between two rounds of communication clients are independent: the shared state evolves in the same way everywhere. So a chunk
 of clients does all iterations up to the next round and its own part of that round in one call, and the next chunk follows.
 Everyone passes through the device once per round, however many iterations a round has. What an algorithm does on receipt
 of the new shared state (`receive`) waits until the clients' next turn.
@@ -25,9 +25,10 @@ from twofold import kernels, randomness, tree
 from twofold import metrics as measure
 from twofold.algorithms.base import Algorithm, Message
 from twofold.engines import memory
-from twofold.engines.base import Engine, Factors, Point, Snapshots, Starts, State, each_start
+from twofold.engines.base import Engine, Factors, Point, Snapshots, Starts, State, each_start, in_order, in_parts
 from twofold.engines.loop import (
     Iteration,
+    Layout,
     client_streams,
     clients_of,
     first_state,
@@ -37,6 +38,7 @@ from twofold.engines.loop import (
     receives,
     report,
     serve,
+    step,
 )  # fmt: skip
 from twofold.engines.schedule import Schedule, footprint
 from twofold.errors import InputError
@@ -70,7 +72,7 @@ class Stretch(NamedTuple):
 
 
 class Streamed(Engine):
-    """All clients of one seed's run, `chunk` of them at a time (by default as many as memory is free for).
+    """All clients of one seed's run, `chunk` of them at a time (by default, the number that fits into free memory).
 
     `state` says where their private states are kept meanwhile: "device", "host", or "disk" (memory-mapped files in a
     temporary folder, see TMPDIR, that is deleted with the run). With states on the device, data are kept there, too.
@@ -103,12 +105,10 @@ class Streamed(Engine):
             part = tree.cast(jax.tree.map(lambda leaf, one=one: leaf[one.places], parts[one.bucket]))
             self.shared, (private,) = _first(self.algorithm, self._program(one), w, (part,))
             self._kept.put(i, one, private)
-        self._waiting = -1
-        # On CPUs chunks run side by side, each on a core of its own: its arrays stay in that core's cache. There is one
-        # thread more than there are cores, so that the next chunk is ready when one is done.
-        workers = min(kernels.cores() + 1, len(self._chunks)) if kernels.on_cpu() else 1
+        self._waiting, self._present = -1, None  # the iteration whose `receive` is still to come, and its factors
+        workers = kernels.workers(len(self._chunks))
         self._threads = kernels.Threads(workers) if workers > 1 else None
-        # Chunks with the most rows begin, so that nobody waits for them at the end.
+        # Chunks with the most rows go first, so that no core waits for a long one at the end.
         rows = [int(problem.clients.counts[one.positions].sum()) for one in self._chunks]
         self._order = sorted(range(len(rows)), key=lambda i: -rows[i])
 
@@ -127,29 +127,38 @@ class Streamed(Engine):
         return tree.arrays(self.problem.stack(positions, np.dtype(jnp.result_type(float)), rows))
 
     def _program(self, one: Chunk) -> Program:
-        """What a chunk works on."""
+        """The problem of a chunk's clients alone."""
         return self.problem.program(self._stack(one.positions, one.rows) if one.stack is None else one.stack)
 
     def first(self) -> None:
-        """See `Engine.first`: this engine only ever shows where it is."""
+        """See `Engine.first`: this engine keeps no iterates; `measure` and `fetch` look at its current state."""
 
     def advance(self, k: int, count: int, slots: np.ndarray, factors: Factors | None = None) -> None:
-        """Iterations k … k+count−1, in stretches that end with a round of communication."""
+        """Iterations k … k+count−1, in stretches that end with a round of communication.
+
+        Where some clients are absent, every iteration is a stretch of its own, because each has other participants.
+        """
+        if factors is not None:
+            for i in range(count):
+                self._stretch(k + i, k + i + 1, factors[i, 0])
+            return
         rounds = np.diff(self._schedule.ahead(k, count).rounds[0]) > 0
         ends = k + np.union1d(np.flatnonzero(rounds) + 1, [count])
         for first, end in pairwise([k, *ends.tolist()]):
-            self._stretch(first, end, None if factors is None else factors[end - 1 - k, 0])
+            self._stretch(first, end, None)
 
     def _stretch(self, first: int, end: int, factors: np.ndarray | None) -> None:
         """Iterations first … end−1, of which only the last one communicates (or none)."""
         when = Stretch(np.int32(self._waiting), np.int32(first), np.int32(end))
+        # On a problem that shares nothing, even a method that always sends has iterations without communication.
+        silent = self.algorithm.may_skip_messages or end - first > 1
 
         def turn(i: int) -> tuple[Pytree, Message]:
             one = self._chunks[i]
-            mine = None if factors is None else (jnp.asarray(factors[one.positions], jnp.result_type(float)),)
+            present = self._of_chunk(one, self._present), self._of_chunk(one, factors)
             private, shared, part = _turn(
                 self.algorithm, self._program(one), self.shared, self._kept.get(i, one), self._common, one.stream, when,
-                mine, skips=self.algorithm.may_skip_messages,
+                *present, silent=silent,
             )  # fmt: skip
             self._kept.put(i, one, private)
             return shared, part
@@ -160,14 +169,19 @@ class Streamed(Engine):
         for i in range(0, len(parts), TERMS):
             mean = _add(mean, *parts[i : i + TERMS])
         self.shared = _finish(self.algorithm, self._common, np.int32(end - 1), shared, mean, factors is not None)
-        self._waiting = end - 1
+        self._waiting, self._present = end - 1, factors
+
+    @staticmethod
+    def _of_chunk(one: Chunk, factors: np.ndarray | None) -> tuple[jax.Array] | None:
+        return None if factors is None else (jnp.asarray(factors[one.positions], jnp.result_type(float)),)
 
     def _settle(self) -> None:
-        """Let everyone receive what is waiting."""
+        """Do the `receive` that is still to come."""
         if self._waiting >= 0 and receives(self.algorithm):
+            waiting = np.int32(self._waiting)
             for i, one in enumerate(self._chunks):
-                state = State(self.shared, (self._kept.get(i, one),))
-                found = _receive(self.algorithm, self._program(one), self._common, np.int32(self._waiting), state)
+                state, present = State(self.shared, (self._kept.get(i, one),)), self._of_chunk(one, self._present)
+                found = _receive(self.algorithm, self._program(one), self._common, waiting, state, present)
                 self._kept.put(i, one, found)
         self._waiting = -1
 
@@ -178,15 +192,16 @@ class Streamed(Engine):
     def state(self) -> State:
         """See `Engine.state`."""
         self._settle()
-        return jax.tree.map(lambda leaf: np.array(leaf)[None], State(self.shared, self._gather(self._kept.get)))
+        privates = [self._kept.get(i, one) for i, one in enumerate(self._chunks)]
+        shared, privates = jax.tree.map(lambda leaf: np.array(leaf)[None], (self.shared, privates))
+        return State(shared, in_order(privates, [one.positions for one in self._chunks]))
 
     def restore(self, state: State) -> None:
         """See `Engine.restore`."""
-        shared, privates = jax.tree.map(lambda leaf: leaf[0], state)
-        self.shared = jax.tree.map(jnp.array, shared)
+        self.shared = jax.tree.map(lambda leaf: jnp.array(leaf[0]), state.shared)
         for i, one in enumerate(self._chunks):
-            mine = jax.tree.map(lambda leaf, one=one: jnp.array(leaf[one.places]), privates[one.bucket])
-            self._kept.put(i, one, mine)
+            (mine,) = in_parts(state.privates, [one.positions], [self._kept.get(i, one)], 1)
+            self._kept.put(i, one, jax.tree.map(lambda leaf: jnp.array(leaf[0]), mine))
         self._waiting = -1
 
     def _gather(self, of_chunk: Callable[[int, Chunk], Pytree]) -> tuple[Pytree, ...]:
@@ -208,7 +223,7 @@ class Streamed(Engine):
     def measure(
         self, metrics: dict[str, measure.Metric], snapshots: Any, index: np.ndarray
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Metrics of where everyone is: sums over clients, chunk by chunk; a function of the user's gets everybody's β at once."""
+        """Metrics of the current state: built-in ones summed chunk by chunk, a user's function with everyone's β at once."""
         self._settle()
         summed = {name: metric for name, metric in metrics.items() if metric in measure.SUMS}
         functions = (*summed.values(), measure.size)
@@ -242,11 +257,11 @@ class _Kept:
         """A chunk's states on the device, for its turn."""
         if self._place == "device":
             return self.on_device[i]
-        # A copy, always: on a CPU the device would otherwise work on the very memory that is written to afterwards.
+        # Always a copy: on a CPU, JAX may otherwise use the very memory that `put` writes to later.
         return jax.tree.map(lambda whole: jnp.array(whole[one.places]), self._arrays[one.bucket])
 
     def put(self, i: int, one: Chunk, private: Pytree) -> None:
-        """Take a chunk's states back."""
+        """Store a chunk's new states."""
         if self._place == "device":
             self.on_device[i] = private
             return
@@ -272,41 +287,32 @@ def _first(algorithm: Algorithm, program: Program, w: Pytree, parts: tuple[Pytre
     return first_state(algorithm, program, *program.inward(w, parts))
 
 
-@partial(jax.jit, static_argnames="skips", donate_argnums=3)
+@partial(jax.jit, static_argnames="silent", donate_argnums=3)
 def _turn(
     algorithm: Algorithm, program: Program, shared: Pytree, private: Pytree, common: jax.Array, stream: jax.Array,
-    when: Stretch, factors: tuple[jax.Array] | None, *, skips: bool,
+    when: Stretch, waiting: tuple[jax.Array] | None, factors: tuple[jax.Array] | None, *, silent: bool,
 ) -> tuple[Pytree, Pytree, Message]:  # fmt: skip
-    """A chunk's turn: receive what waits, the iterations without communication, and the last one up to the message.
+    """A chunk's turn: the outstanding `receive`, the silent iterations, and the last one up to its message.
 
     Returns the chunk's states, the shared state before the last server step, and the chunk's part of the mean message.
     """
-    client, state = clients_of(algorithm, program), State(shared, (private,))
-    (stack,), plan_of = program.stacks, partial(algorithm.plan, common)
+    client, plan_of, state = clients_of(algorithm, program), partial(algorithm.plan, common), State(shared, (private,))
 
     def receive(state: State) -> State:
-        return receive_all(algorithm, program, plan_of(jnp.maximum(when.waiting, 0)), state)
+        return receive_all(algorithm, program, plan_of(jnp.maximum(when.waiting, 0)), state, waiting)
 
-    def go(k: Any, state: State) -> tuple[Pytree, Message]:
-        return client(Iteration(k, plan_of(k), state.shared), stack, state.privates[0], stream)
-
-    def mean(k: Any, state: State, messages: Message) -> Message:
-        now = Iteration(k, plan_of(k), state.shared)
-        return mean_message(algorithm, now, [stack.share], [messages], factors)
-
-    def without_a_word(k: Any, state: State) -> State:
-        nothing = tree.zeros(jax.eval_shape(lambda: mean(k, state, go(k, state)[1])))
-        shared = algorithm.server(plan_of(k), state.shared, nothing)
-        return receive_all(algorithm, program, plan_of(k), State(shared, (go(k, state)[0],)))
+    def in_silence(k: jax.Array, state: State) -> State:
+        return step(algorithm, program, Layout(), state, plan_of(k), (stream,), k, silent=True, client=client)
 
     if receives(algorithm):
         state = jax.lax.cond(when.waiting >= 0, receive, lambda state: state, state)
-    last = when.end - 1
-    if skips:
-        state = jax.lax.fori_loop(when.first, last, without_a_word, state)
-    moved, messages = go(last, state)
+    (stack,), last = program.stacks, jnp.asarray(when.end) - 1
+    if silent:
+        state = jax.lax.fori_loop(when.first, last, in_silence, state)
+    now = Iteration(last, plan_of(last), state.shared)
+    moved, messages = client(now, stack, state.privates[0], stream)
     (private,) = only_present(factors, (moved,), state.privates)
-    return private, state.shared, mean(last, state, messages)
+    return private, state.shared, mean_message(algorithm, now, [stack.share], [messages], factors)
 
 
 @jax.jit
@@ -320,8 +326,11 @@ def _finish(algorithm: Algorithm, common: jax.Array, k: jax.Array, shared: Pytre
 
 
 @jax.jit
-def _receive(algorithm: Algorithm, program: Program, common: jax.Array, k: jax.Array, state: State) -> Pytree:
-    return receive_all(algorithm, program, algorithm.plan(common, k), state).privates[0]
+def _receive(
+    algorithm: Algorithm, program: Program, common: jax.Array, k: jax.Array, state: State,
+    factors: tuple[jax.Array] | None,
+) -> Pytree:  # fmt: skip
+    return receive_all(algorithm, program, algorithm.plan(common, k), state, factors).privates[0]
 
 
 @partial(jax.jit, static_argnums=0)

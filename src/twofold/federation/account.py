@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from twofold.algorithms.base import Algorithm
-from twofold.engines.messages import ServerSide
 from twofold.engines.schedule import Schedule
+from twofold.engines.sides import ServerSide
 from twofold.errors import InputError
 from twofold.federation import gap, wire
 from twofold.federation.study import Study

@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from twofold import randomness, tree
-from twofold.engines.messages import mean_of
 from twofold.engines.schedule import footprint
+from twofold.engines.sides import mean_of
 from twofold.errors import TwofoldError
 from twofold.federation import gap, store, wire
 from twofold.federation.account import Account

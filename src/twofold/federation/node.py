@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from twofold import randomness, tree
-from twofold.engines.messages import ClientSide
 from twofold.engines.schedule import footprint
+from twofold.engines.sides import ClientSide
 from twofold.errors import InputError
 from twofold.federation import gap, store, wire
 from twofold.federation.dp import Noise

@@ -20,6 +20,7 @@ from twofold.solver.budget import Budget
 from twofold.solver.names import refuse_arguments
 from twofold.solver.options import Callback, Metrics, Options, TheoryWarning
 from twofold.solver.participation import Participation, Who
+from twofold.solver.progress import Interrupt
 from twofold.solver.rehearsal import rehearsed
 from twofold.solver.run import Run
 from twofold.solver.stages import solve_stages
@@ -135,7 +136,8 @@ def solve(
     **When to stop.** If nothing is said, when the gap is certified to be 1e-8 of the initial one (1e-4 in single precision).
     Otherwise on `rounds` of communication, `iterations`, wall `seconds`, a `target` loss, or `tol` ≥ F − F*, a certified gap (it
     needs strong convexity), whichever comes first. A problem with nothing to share communicates nothing: there `rounds` counts
-    iterations. Stopping on `target` or `tol` happens at a record. Ctrl-C ends a run with what it has, status "interrupted".
+    iterations. Stopping on `target` or `tol` happens at a record. Ctrl-C ends all of it and gives what there is, with status
+    "interrupted"; seeds and stages that had not begun are left out.
 
     **What to record.** `record` names metrics ("loss", "gap", "gradient_norm", "bound") or maps names to functions of (w, beta). They
     are taken at every `every`-th round, at the start and at the end, and handed to each of `callbacks` as they come.
@@ -179,13 +181,13 @@ def solve(
         checkpoint=checkpoint, checkpoint_every=checkpoint_every, callbacks=tuple(callbacks), cost=cost,
         test=test, validation=validation, patience=patience,
     )  # fmt: skip
-    stages = problem.objective.stages()
+    stages, interrupt = problem.objective.stages(), Interrupt()
     if engine == "flower":
         runs = [rehearsed(problem, algorithm, options, s) for s in all_seeds]
     elif stages is None:
-        runs = Run(problem, algorithm, options, all_seeds).go()
+        runs = Run(problem, algorithm, options, all_seeds, interrupt).go()
     else:
-        runs = [solve_stages(problem, stages, algorithm, options, s) for s in all_seeds]
+        runs = interrupt.runs(lambda s: solve_stages(problem, stages, algorithm, options, s, interrupt), all_seeds)
     runs = [dataclasses.replace(run, problem=problem) for run in runs]
     return runs[0] if seeds is None else Results(runs)
 

@@ -9,19 +9,25 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import inspect
 import json
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from twofold.clients import Clients
 from twofold.engines.base import Engine, Point
 from twofold.engines.schedule import Course
 from twofold.errors import CheckpointError, InputError
+from twofold.metrics import named
 from twofold.storage import replace_file
 from twofold.tree import Pytree
 
@@ -31,10 +37,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Checkpoints", "Keeper", "Saved", "fingerprint"]
 
-FORMAT = 1
+FORMAT = 2
 KEPT = 2
+PLAIN = (str, bool, int, float, complex, bytes)
+"""Values that are what their text says."""
 CHECKPOINT_SECONDS = 60.0
-"""Time between checkpoints where nobody says after how many rounds."""
+"""Seconds between checkpoints, unless `checkpoint_every` is given."""
 
 
 class Saved(NamedTuple):
@@ -145,7 +153,15 @@ class Keeper:
                 for t in tracks
             ],
         }
-        return Saved((engine.state(), [(list(t.columns.values()), t.last, t.best) for t in tracks]), plain)
+        recorded = [(list(t.columns.values()), self._joined(t.last), self._joined(t.best)) for t in tracks]
+        return Saved((engine.state(), recorded), plain)
+
+    def _joined(self, point: Point | None) -> tuple[Pytree, Pytree] | None:
+        """An iterate whose β are in the clients' order: how clients are grouped may be another when the run goes on."""
+        return None if point is None else (point.w, self._run.problem.join(point.parts))
+
+    def _split(self, point: tuple[Pytree, Pytree] | None) -> Point | None:
+        return None if point is None else Point(point[0], self._run.problem.split(point[1]))
 
     def restore(self, tracks: list[Track], engine: Engine) -> int:
         """Put everything back to where the newest checkpoint was taken; returns the iteration to continue from."""
@@ -156,8 +172,8 @@ class Keeper:
         engine.restore(state)
         longer = saved.plain["budget"] != dataclasses.asdict(self._run.budget)
         for track, (columns, last, best), plain in zip(tracks, recorded, saved.plain["tracks"], strict=True):
-            track.columns, track.last = dict(zip(track.columns, columns, strict=True)), Point(*last)
-            track.best = None if best is None else Point(*best)
+            track.columns = dict(zip(track.columns, columns, strict=True))
+            track.last, track.best = self._split(last), self._split(best)
             track.k, track.spent, track.message = plain["k"], Course(*plain["spent"]), plain["message"]
             track.status = plain["status"]
             if track.status == "budget" and longer:
@@ -179,35 +195,48 @@ def _identity(run: Run) -> dict[str, str]:
     """What two runs must have in common for one to continue from the other's checkpoint."""
     from twofold.extras import version
 
-    problem, budget, clients = run.problem, run.budget, run.problem.clients
-    data = fingerprint(
-        jax.tree.leaves(clients.x), jax.tree.leaves(clients.y), clients.counts, clients.weights, list(clients.names),
-        *([] if clients.row_weights is None else [clients.row_weights]),
-    )  # fmt: skip
+    problem, budget, options = run.problem, run.budget, run.options
     stop = dataclasses.replace(budget, rounds=1, iterations=None, seconds=None) if len(run.seeds) == 1 else budget
     metrics, *derived = run.recording
     return {
         "version": version(),
         "precision": str(jnp.result_type(float)),
         "problem": fingerprint(problem.objective, problem.scale, str(problem.feature_dtype)),
-        "data": data,
+        "precondition": str(problem.precondition),
+        "sampling": problem.sampling,
+        "data": _of_clients(problem.clients),
+        "test": _of_clients(options.test),
+        "validation": _of_clients(options.validation),
         "start": fingerprint(jax.tree.leaves(run.starts[0])),
         "algorithm": f"{run.algorithm.name} {fingerprint(run.algorithm)}",
         "seeds": str(run.seeds),
-        "recording": fingerprint(stop, list(metrics), *derived),
-        "participation": fingerprint(run.options.participation),
+        "recording": fingerprint(stop, list(metrics), *derived, named(options.record)),
+        "participation": fingerprint(options.participation),
     }
 
 
+def _of_clients(clients: Clients | None) -> str:
+    if clients is None:
+        return "None"
+    weights = [] if clients.row_weights is None else [clients.row_weights]
+    rows = jax.tree.leaves(clients.x), jax.tree.leaves(clients.y), clients.counts
+    return fingerprint(*rows, clients.weights, list(clients.names), *weights)
+
+
 def fingerprint(*values: object) -> str:
-    """A short digest of values that is the same in every process: functions count by their name."""
+    """A short digest of values that is the same in every process.
+
+    A function counts by its name, its code, its defaults and what it refers to: values of an enclosing function, and numbers,
+    strings, arrays and functions of its own module.
+    """
     digest = hashlib.sha256()
-    for piece in _pieces(values):
+    for piece in _pieces(values, set()):
         digest.update(piece)
     return digest.hexdigest()[:16]
 
 
-def _pieces(value: object) -> list[bytes]:
+def _pieces(value: object, seen: set[int]) -> list[bytes]:
+    """What `value` is made of, as bytes; `seen` are functions that already count, for a function may refer to itself."""
     if isinstance(value, (np.ndarray, np.generic, jax.Array)):
         array = np.asarray(value)
         if array.dtype != object:
@@ -215,15 +244,54 @@ def _pieces(value: object) -> list[bytes]:
         return [repr(array.tolist()).encode()]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         inside = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return [type(value).__qualname__.encode(), *_pieces(inside)]
+        return [type(value).__qualname__.encode(), *_pieces(inside, seen)]
     if isinstance(value, Mapping):
-        return [piece for key, inner in value.items() for piece in (repr(key).encode(), *_pieces(inner))]
+        return [piece for key, inner in value.items() for piece in (repr(key).encode(), *_pieces(inner, seen))]
     if isinstance(value, (list, tuple)):
-        return [type(value).__name__.encode(), *(piece for inner in value for piece in _pieces(inner))]
+        return [type(value).__name__.encode(), *(piece for inner in value for piece in _pieces(inner, seen))]
+    if isinstance(value, (set, frozenset)):  # whose order differs from process to process
+        return [type(value).__name__.encode(), *sorted(repr(inner).encode() for inner in value)]
     if callable(value):
-        return [
-            f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}".encode()
-        ]
-    if value is None or isinstance(value, (str, bool, int, float, bytes)):
+        return _of_callable(value, seen)
+    if isinstance(value, CodeType):
+        return [value.co_code, repr(value.co_names).encode(), *_pieces(value.co_consts, seen)]
+    if value is None or isinstance(value, PLAIN):
         return [repr(value).encode()]
     return [type(value).__qualname__.encode()]
+
+
+def _of_callable(value: Callable[..., object], seen: set[int]) -> list[bytes]:
+    """Its name, what a method or a partial is bound to, and the function inside."""
+    if isinstance(value, partial):
+        return _pieces((value.func, value.args, value.keywords), seen)
+    name = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}".encode()
+    function = inspect.unwrap(value)
+    bound = [] if getattr(function, "__self__", None) is None else _pieces(function.__self__, seen)
+    function = getattr(function, "__func__", function)
+    return [name, *bound, *(_of_function(function, seen) if isinstance(function, FunctionType) else [])]
+
+
+def _of_function(function: FunctionType, seen: set[int]) -> list[bytes]:
+    """A function's code, defaults, and what it refers to."""
+    if id(function) in seen:
+        return []
+    seen.add(id(function))
+    code, known = function.__code__, function.__globals__
+    around = {}
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # a name that has no value yet
+            around[name] = cell.cell_contents
+    beside = {name: known[name] for name in sorted(_names(code) & known.keys()) if _counts(known[name], known)}
+    return _pieces((code, function.__defaults__, function.__kwdefaults__, around, beside), seen)
+
+
+def _names(code: CodeType) -> set[str]:
+    """The names that a function, and those defined in it, look up elsewhere."""
+    inside = [_names(each) for each in code.co_consts if isinstance(each, CodeType)]
+    return set(code.co_names).union(*inside)
+
+
+def _counts(value: object, module: dict[str, object]) -> bool:
+    """Whether a global value of a module counts in the fingerprint of its functions: if it is plain, or one of them."""
+    own = isinstance(value, FunctionType) and value.__globals__ is module
+    return own or isinstance(value, (*PLAIN, np.ndarray, np.generic, jax.Array))

@@ -1,4 +1,4 @@
-"""When the clock is read: at every record, or where records come faster than that pays, every few milliseconds."""
+"""When the clock is read: at every record, but no more often than every few milliseconds."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ __all__ = ["Attendance", "Participation", "Who", "probabilities"]
 Who = int | float | Sequence[float] | NDArray[np.floating] | Callable[[int], ArrayLike]
 """A number of clients, a probability, one probability per client, or a function of the round that gives who is there."""
 AT_ONCE = 1 << 22
-"""Entries of a table of who takes part when that are made together."""
+"""The most entries (iterations × seeds × clients) of a table of participants that is drawn at once."""
 
 
 class Participation(NamedTuple):
@@ -34,8 +34,8 @@ class Participation(NamedTuple):
     everyone. With `weights="normalised"` it is the mean over those present, as in FedAvg. A function of the round gives the
     numbers of the clients that take part, or a mask of them; there probabilities are not known, and weights are normalised.
 
-    With `by="importance"` a number or a probability is that of the mean client. Who has a large p_m L_m comes more often, such that
-    the method of memory, `saga`, converges fastest (`theory.stepsizes_newer.importance`).
+    With `by="importance"` a number or a probability is that of the mean client. Clients with a large p_m L_m take part more often,
+    so that `saga` converges fastest (`theory.stepsizes_newer.importance`).
 
     >>> import twofold as tw
     >>> tw.Participation(10, weights="normalised").who
@@ -62,7 +62,7 @@ class Attendance:
 
     @property
     def at_once(self) -> int:
-        """Iterations whose factors are made together."""
+        """Iterations whose factors are drawn together."""
         return max(AT_ONCE // (self._M * len(self._streams)), 1)
 
     def present(self, k: int, count: int) -> NDArray[np.bool_]:
@@ -78,7 +78,7 @@ class Attendance:
         return np.asarray(drawn)[:count]
 
     def factors(self, k: int, count: int) -> NDArray[np.float64]:
-        """What each client's message is multiplied with in the mean, zero for who is absent."""
+        """The factor of each client's message in the mean; zero if the client is absent."""
         present = self.present(k, count)
         if self._probabilities is not None and not self._normalised:
             return present / self._probabilities

@@ -6,21 +6,32 @@ import importlib.util
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TypeVar
 
 __all__ = ["Interrupt", "bar", "in_notebook"]
 
+S = TypeVar("S")
+T = TypeVar("T")
+
 
 class Interrupt:
-    """Inside, Ctrl-C only sets `asked`, so that a run can end at a good place; a second Ctrl-C ends it at once."""
+    """Inside, Ctrl-C only sets `asked`, so that a run can end at a good place; a second Ctrl-C ends it at once.
+
+    It may be entered again while it is entered: several runs in a row share one, and end together.
+    """
 
     def __init__(self) -> None:
         self.asked = False
         self._mine = False
+        self._entered = 0
 
     def __enter__(self) -> Interrupt:
+        self._entered += 1
+        if self._entered > 1:
+            return self
         # Elsewhere (in a thread, or where somebody has another handler) Ctrl-C keeps its meaning.
         main = threading.current_thread() is threading.main_thread()
         self._mine = main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -29,8 +40,19 @@ class Interrupt:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._mine:
+        self._entered -= 1
+        if self._mine and not self._entered:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def runs(self, solve: Callable[[S], T], seeds: Iterable[S]) -> list[T]:
+        """One run after the other, until Ctrl-C: seeds whose turn had not come by then are left out."""
+        found: list[T] = []
+        with self:
+            for seed in seeds:
+                found.append(solve(seed))
+                if self.asked:
+                    break
+        return found
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.asked:

@@ -59,12 +59,14 @@ def recording(problem: Problem, options: Options) -> Recording:
     elif wants_bound:
         metrics["gradient_norm"] = measure.gradient_norm
         mu = _certified_mu(problem, options)
+    best = problem.optimum().value if "gap" in wanted else None
+    if options.test is options.validation is options.patience is None:
+        return Recording(metrics, aliases, best, mu, {}, None)
     held_out, watched = watch(problem, options.test, options.validation, options.patience)
-    metrics |= held_out
     measured = {which: columns(which, problem.objective.measure()) for which in held_out}
-    if "shared" not in (problem.objective.parts(problem.clients) if held_out else ()):
+    if "shared" not in problem.objective.parts(problem.clients):
         measured = {which: names[:SHARED] for which, names in measured.items()}
-    return Recording(metrics, aliases, problem.optimum().value if "gap" in wanted else None, mu, measured, watched)
+    return Recording(metrics | held_out, aliases, best, mu, measured, watched)
 
 
 def _certified_mu(problem: Problem, options: Options) -> float:

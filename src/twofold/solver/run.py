@@ -27,31 +27,31 @@ from twofold.solver.participation import Attendance
 from twofold.solver.progress import Interrupt, bar
 from twofold.solver.recording import recording
 from twofold.solver.scales import warn_of_scales
-from twofold.solver.steps import complete, make
+from twofold.solver.steps import complete, make, refuse_overflow
 from twofold.solver.track import Track
 from twofold.theory.cost import cost_of
 
 __all__ = ["MOST_SLOTS", "SNAPSHOT_BYTES", "Run"]
 
 USUAL = 1e-8
-"""The relative accuracy for which a method is chosen where none is asked for."""
+"""The relative accuracy that `auto` chooses a method for, unless another is asked for."""
 SNAPSHOT_BYTES = 1 << 27
-"""Memory for recorded iterates; where it is too little for a few of them, seeds run one by one and without slots."""
+"""Memory for recorded iterates; if not even a few fit, seeds run one by one and iterates are measured as they come."""
 MOST_SLOTS = 1024
 FIRST_RECORDS = 4
-"""Records of the first stretch of a run that may end at any of them; each quick stretch is followed by one of twice as many."""
+"""The most records in the first stretch of a run that may end at any record; after each quick stretch the limit doubles."""
 QUICK = 0.05
-"""Seconds of a stretch, up to which more records at once save more than rounds after the last one cost."""
+"""A stretch is quick if it takes at most this many seconds: then taking more records at once saves more than it may waste."""
 LIGHT = 1 << 24
-"""Memory for recorded iterates that costs no time worth mentioning; with more, there are no more slots than a stretch may use."""
+"""Memory for recorded iterates that takes no time worth mentioning to allocate; beyond 64 slots, no more than this is used."""
 STRETCH_SECONDS = 0.5
 """How long a stretch of iterations may take, so that a run can be interrupted, recorded and shown."""
 SLOW = 1e9
-"""Bytes of rows that any machine gets through in a second."""
+"""Bytes of rows that even a slow machine processes in a second."""
 RARE = 1000
-"""Iterations for one round, above which the user is warned."""
+"""The user is warned if a round takes more iterations than this on average."""
 LOOK = 1 << 16
-"""Iterations that are looked at before a run is refused because rounds do not come."""
+"""Iterations whose coins are looked at before a run is refused because rounds hardly ever come."""
 
 
 class Stretch(NamedTuple):
@@ -66,8 +66,10 @@ class Stretch(NamedTuple):
 class Run:
     """One call of solve."""
 
-    def __init__(self, problem: Problem, algorithm: str | Algorithm, options: Options, seeds: list[int]) -> None:
-        self.options, self.seeds, self.budget = options, seeds, options.budget
+    def __init__(
+        self, problem: Problem, algorithm: str | Algorithm, options: Options, seeds: list[int], interrupt: Interrupt
+    ) -> None:
+        self.options, self.seeds, self.budget, self._interrupt = options, seeds, options.budget, interrupt
         told = None
         if algorithm == "auto":
             cost, relative = cost_of(options.cost), options.budget.relative or USUAL
@@ -75,6 +77,7 @@ class Run:
         self.given = make(algorithm)
         check(self.given)
         self.algorithm, note = complete(problem, self.given, options.constants, options.participation)
+        refuse_overflow(problem, self.given, self.algorithm)
         if note is not None:
             warn(note)
         self.notes = tuple(text for text in (told, note) if text is not None)
@@ -147,12 +150,13 @@ class Run:
 
     def _one_by_one(self) -> list[Result]:
         """Every seed in a run of its own."""
-        found = []
-        for seed in self.seeds:
+
+        def of_seed(seed: int) -> Result:
             folder = None if self.options.checkpoint is None else f"{self.options.checkpoint}/seed-{seed}"
             options = dataclasses.replace(self.options, checkpoint=folder)
-            found += Run(self.problem, self.algorithm, options, [seed]).go()
-        return found
+            return Run(self.problem, self.algorithm, options, [seed], self._interrupt).go()[0]
+
+        return self._interrupt.runs(of_seed, self.seeds)
 
     def _loop(self, tracks: list[Track], engine: Engine) -> None:
         options, budget, k, keeper = self.options, self.budget, 0, None
@@ -171,12 +175,12 @@ class Run:
         if self.attendance is not None:
             most = min(most, self.attendance.at_once)
         if engine.slots:
-            # No iterations at all, only to compile, so that the clock of the first stretch shows what its iterations take.
+            # A call without iterations compiles the loop, so that the first stretch is timed without compilation.
             factors = None if self.attendance is None else np.zeros((most, len(self.seeds), self.problem.M))
             self.clock.calibrate(engine, k, factors)
         counts_k = budget.iterations is not None and not (self.by_rounds and budget.rounds)
         total = budget.iterations if counts_k else budget.most_rounds
-        with Interrupt() as interrupt, bar(options.progress, total or 0) as tick:
+        with self._interrupt as interrupt, bar(options.progress, total or 0) as tick:
             while any(track.status is None for track in tracks):
                 since = self.clock.now()
                 last = interrupt.asked or (budget.seconds is not None and since >= budget.seconds)
@@ -196,7 +200,7 @@ class Run:
                     keeper.after(k, tracks, engine, interrupt.asked)
 
     def _first_stretch(self) -> int:
-        """Iterations that surely take no longer than a stretch may, before any was timed: by the bytes of the rows they use."""
+        """The iterations of the first stretch, before any was timed: few enough to be fast, judged by the bytes of rows they use."""
         course = self.schedule.ahead(0, CAPACITY)
         rows = self.problem.M * float(np.sum(course.gradients_w[:, -1] + course.gradients_beta[:, -1])) / CAPACITY
         row = sum(leaf.nbytes for leaf in jax.tree.leaves(self.problem.clients.x)) / self.problem.clients.rows
@@ -207,14 +211,14 @@ class Run:
         return min(int(track.spent.rounds) if self.by_rounds else track.k for track in tracks)
 
     def _next(self, tracks: list[Track], engine: Engine, k: int, patience: int, most: int, last: bool) -> Stretch:
-        """The next iterations, at most so many, with at most as many records as there is room for.
+        """The next iterations: at most `most` of them, with no more records than there are slots.
 
         Without slots the engine can only show its last state, so a stretch ends with its record; so it does where records are
         wanted one by one, with a `patience` of 1. The `last` one does anyway.
         """
         most = most if self.attendance is None else min(most, self.attendance.at_once)
         if not engine.slots and not last:
-            # What lies before a round is done in one go: cut by the clock, it would be rounded differently.
+            # Iterations up to a round are done in one call: cut by the clock, they would be rounded differently from run to run.
             rounds = np.flatnonzero(np.diff(self.schedule.ahead(k, CAPACITY).rounds[0]) > 0)
             most = max(most, int(rounds[0]) + 1) if len(rounds) else most
         course = self.schedule.ahead(k, most)
@@ -255,14 +259,16 @@ class Run:
         found = [engine.measure(self.recording.metrics, snapshots, np.array([row], np.int32)) for row in rows]
         points = [engine.fetch(snapshots, 0, row) for row in rows]
         first = found[0][0]
-        self._foretell(float(first["bound"][0]) if "bound" in first else math.inf)
+        if "bound" in first:
+            self._foretell(float(first["bound"][0]))
         for track in tracks:
             row = min(track.row, len(rows) - 1)  # most often all begin at the same point
             (values, sizes), begun = found[row], points[row]
             track.extend(
                 np.zeros(1, int), nothing.at(track.row), dict(values), sizes, seconds, lambda _, begun=begun: begun
             )
-        self._tell(tracks)
+        if self.options.callbacks:
+            self._tell(tracks)
 
     def _foretell(self, first: float) -> None:
         """Say beforehand that so few rounds will not do, where theory knows."""
@@ -291,11 +297,12 @@ class Run:
                 seconds[here],
                 lambda i, row=row, slots=slots: engine.fetch(snapshots, int(slots[i]), row),
             )
-        self._tell(tracks)
+        if self.options.callbacks:
+            self._tell(tracks)
 
     def _tell(self, tracks: list[Track]) -> None:
         """Hand new records to the callbacks."""
-        for track in tracks if self.options.callbacks else ():
+        for track in tracks:
             for i in range(track.told, len(track.columns["round"])):
                 record = {name: column[i].item() for name, column in track.columns.items()}
                 for callback in self.options.callbacks:

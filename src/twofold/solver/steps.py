@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 
+import jax.numpy as jnp
 import numpy as np
 
 from twofold import tree
@@ -17,7 +19,7 @@ from twofold.solver.participation import Participation, Who, probabilities
 from twofold.theory.constants import Constants
 from twofold.theory.each import EachClient
 
-__all__ = ["complete", "facts_of", "make"]
+__all__ = ["complete", "facts_of", "make", "refuse_overflow"]
 
 
 def make(algorithm: str | Algorithm) -> Algorithm:
@@ -75,6 +77,28 @@ def complete(
     if algorithm.is_complete():
         return algorithm, None
     return algorithm.complete(facts_of(problem, constants, participation))
+
+
+def refuse_overflow(problem: Problem, given: Algorithm, completed: Algorithm) -> None:
+    """Say what is wrong where a number that theory filled in is infinite in this precision: the problem, not a field."""
+    dtype = np.dtype(jnp.result_type(float))
+    for field in dataclasses.fields(completed):  # type: ignore[arg-type]
+        value = getattr(completed, field.name)
+        if getattr(given, field.name) is not None or not isinstance(value, (float, np.floating)):
+            continue
+        if np.isfinite(value) and abs(value) <= float(np.finfo(dtype).max):
+            continue
+        lam = problem.objective.mixture_strength()
+        because = "" if lam is None else f" because λ = {lam:.3g} hardly ties the clients to each other"
+        remedy = (
+            "scale the features or the penalties"
+            if lam is None
+            else "choose a larger λ, or objectives.local(loss) for none"
+        )
+        raise InputError(
+            f"Theory's {field.name} for {completed.name} is {value:.3g} here{because}, and {dtype} cannot hold that: {remedy}; or set "
+            f"the field yourself, as in {type(completed).__name__}({field.name}=1.0)."
+        )
 
 
 def facts_of(

@@ -16,6 +16,7 @@ from twofold.engines.schedule import Course
 from twofold.result import Best, History, Result
 from twofold.solver.ledger import ledger
 from twofold.solver.steps import complete
+from twofold.solver.watch import Watch
 from twofold.tree import Pytree
 
 if TYPE_CHECKING:
@@ -232,13 +233,10 @@ class Track:
 
     # --- the result ---------------------------------------------------------------------------------------------------
 
-    def _best(self) -> Best | None:
+    def _best(self, watch: Watch, point: Point) -> Best:
         """The best round by what is watched, with its models."""
-        watch = self.run.recording.watch
-        if watch is None or self.best is None:
-            return None
         place = int(np.argmax(self.columns[watch.column]))
-        w, beta = self._real(self.best)
+        w, beta = self._real(point)
         count = self.columns["round" if self.run.by_rounds else "iteration"][place]
         return Best(int(count), watch.column, float(self.columns[watch.column][place]), w, beta)
 
@@ -250,7 +248,7 @@ class Track:
 
     def result(self, seconds: float) -> Result:
         """This seed's Result."""
-        run = self.run
+        run, watch = self.run, self.run.recording.watch
         assert self.last is not None
         w, beta = self._real(self.last)
         return Result(
@@ -264,5 +262,5 @@ class Track:
             algorithm=run.algorithm,
             seed=run.seeds[self.row],
             notes=run.notes,
-            best=self._best(),
+            best=None if watch is None or self.best is None else self._best(watch, self.best),
         )
