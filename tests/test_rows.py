@@ -220,7 +220,7 @@ def test_narrow_features_are_counted_with_two_bytes():
 
     def need(p: Problem) -> memory.Need:
         method, _ = complete(p, "acd")
-        return memory.need(p, footprint(method, p))
+        return memory.need(p, footprint(method, p), method)
 
     found, exact = need(problem), need(mixture(general("squared"), "squared"))
     assert (found.data, exact.data) == (padded * (2 * features + 8), padded * (8 * features + 8))

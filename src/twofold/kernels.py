@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, reduce
+from threading import Lock
 from typing import TypeVar
 
 import jax
@@ -330,3 +331,26 @@ class Threads:
         for each in [self._pool.submit(take_turns) for _ in range(self._count)]:
             each.result()
         return [found[place] for place in range(len(found))]
+
+    def fold(self, work: Callable[[S], T], items: Iterable[S], add: Callable[[T, T], T]) -> T:
+        """The items' results added up in order, each as soon as its turn comes: hardly more of them exist than there are threads.
+
+        >>> Threads(2).fold(str, [1, 2, 3], lambda a, b: a + b)
+        '123'
+        """
+        early: dict[int, T] = {}  # results that wait for those before them
+        total: list[T] = []
+        lock, done = Lock(), 0
+
+        def take(numbered: tuple[int, S]) -> None:
+            nonlocal done
+            place, item = numbered
+            found = jax.block_until_ready(work(item))
+            with lock:
+                early[place] = found
+                while done in early:
+                    total[:] = [add(total[0], early.pop(done)) if total else early.pop(done)]
+                    done += 1
+
+        self.map(take, enumerate(items))
+        return total[0]

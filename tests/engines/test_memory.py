@@ -30,7 +30,7 @@ def problem() -> tw.Problem:
 
 
 def need_of(method: Algorithm, whole: tw.Problem) -> memory.Need:
-    return memory.need(whole, footprint(method, whole))
+    return memory.need(whole, footprint(method, whole), method)
 
 
 def need(name: str) -> memory.Need:

@@ -59,7 +59,7 @@ def choose(
         if asked:
             raise InputError(f"chunk= and state= are for the engines simulate and streamed, not for {name}.")
         return REGISTRY[name]
-    need = memory.need(schedule.problem, shapes)
+    need = memory.need(schedule.problem, shapes, schedule.algorithm)
     streamed = partial(Streamed, need=need, schedule=schedule)
     if name == "simulate" and not asked and memory.fits(need, seeds):
         if seeds > 1:

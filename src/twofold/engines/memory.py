@@ -8,7 +8,8 @@ import jax
 import numpy as np
 
 from twofold import kernels
-from twofold.algorithms.base import Footprint
+from twofold.algorithms.base import Algorithm, Footprint
+from twofold.engines.activations import activations
 from twofold.engines.schedule import Schedule
 from twofold.errors import InputError
 from twofold.problem import Problem
@@ -70,14 +71,15 @@ def in_words(count: float) -> str:
     return f"{count:,.3g} TB"
 
 
-def need(problem: Problem, shapes: Footprint) -> Need:
+def need(problem: Problem, shapes: Footprint, algorithm: Algorithm) -> Need:
     """What a run of one seed needs; nothing is computed for it."""
     counts, member = problem.clients.counts, problem.abstract_member
     row = _nbytes((member.x, member.y)) // member.capacity
     rows = sum(len(p) * int(counts[p].max()) for p in problem.positions)
     state = _nbytes(shapes.private)
     # The new state, the message, and what a gradient takes: the point where it is taken, itself, and one more of each.
-    working = state + _nbytes(shapes.message) + 2 * _nbytes(problem.abstract_start)
+    gradient = max(_nbytes(problem.abstract_start), activations(problem, getattr(algorithm, "batch", None)))
+    working = state + _nbytes(shapes.message) + _nbytes(problem.abstract_start) + gradient
     return Need(problem.M, rows * row, state * problem.M, working)
 
 

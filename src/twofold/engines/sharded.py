@@ -28,7 +28,7 @@ class Sharded(Simulate):
 
     def __init__(self, algorithm: Algorithm, problem: Problem, seeds: list[int], start: Starts, slots: int) -> None:
         mesh = Mesh(np.array(jax.devices()), (AXIS,))
-        need = memory.need(problem, footprint(algorithm, problem))
+        need = memory.need(problem, footprint(algorithm, problem), algorithm)
         most = [-(-len(positions) // mesh.size) for positions in problem.positions]  # of each bucket, on one device
         self.turns = memory.turns(need, most, len(seeds))
         super().__init__(algorithm, problem, seeds, start, slots, layout=Layout(mesh, self.turns))

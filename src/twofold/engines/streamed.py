@@ -48,9 +48,6 @@ from twofold.tree import Pytree
 
 __all__ = ["Streamed"]
 
-TERMS = 32
-"""Chunks whose parts of a mean are added up in one call."""
-
 
 class Chunk(NamedTuple):
     """Some clients of one bucket: their places in it, their positions, and their data where these stay on the device."""
@@ -92,7 +89,7 @@ class Streamed(Engine):
             raise InputError(f"Private state is kept on one of {', '.join(get_args(memory.Place))}, not on {state!r}.")
         if need is None or schedule is None:
             shapes = footprint(self.algorithm, problem)
-            need = memory.need(problem, shapes)
+            need = memory.need(problem, shapes, self.algorithm)
             schedule = Schedule(self.algorithm, problem, shapes.parts, seeds)
         self.chunk, self.place, self._schedule = memory.choose_chunk(need, chunk, state), state, schedule
         key = randomness.root(seeds[0])
@@ -163,11 +160,11 @@ class Streamed(Engine):
             self._kept.put(i, one, private)
             return shared, part
 
-        work = map if self._threads is None else self._threads.map
-        found = dict(zip(self._order, work(turn, self._order), strict=True))
-        shared, (mean, *parts) = found[0][0], [found[i][1] for i in range(len(found))]
-        for i in range(0, len(parts), TERMS):
-            mean = _add(mean, *parts[i : i + TERMS])
+        def add(total: tuple[Pytree, Message], found: tuple[Pytree, Message]) -> tuple[Pytree, Message]:
+            return total[0], _add(total[1], found[1])
+
+        order, threads = self._order, self._threads
+        shared, mean = reduce(add, map(turn, order)) if threads is None else threads.fold(turn, order, add)
         self.shared = _finish(self.algorithm, self._common, np.int32(end - 1), shared, mean, factors is not None)
         self._waiting, self._present = end - 1, factors
 
@@ -316,8 +313,8 @@ def _turn(
 
 
 @jax.jit
-def _add(*parts: Message) -> Message:
-    return reduce(partial(jax.tree.map, jnp.add), parts)
+def _add(total: Message, part: Message) -> Message:
+    return jax.tree.map(jnp.add, total, part)
 
 
 @partial(jax.jit, static_argnums=5)
