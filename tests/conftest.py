@@ -49,7 +49,6 @@ gc.set_threshold(100_000, 50, 100)
 PROCESS = psutil.Process()
 
 
-
 def _share_contexts() -> None:
     """Let programs share the place where they are written down.
 
