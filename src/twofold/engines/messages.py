@@ -329,7 +329,7 @@ class ServerSide:
 
 def mean_of(weights: jax.Array, leaves: Sequence[np.ndarray]) -> np.ndarray:
     """Σ p_m x_m, in client order."""
-    return np.asarray(jnp.tensordot(weights, jnp.stack(leaves), axes=1))
+    return np.asarray(jnp.tensordot(weights, np.stack(leaves), axes=1))
 
 
 class _OneSeed:
@@ -429,7 +429,8 @@ class Messages(Engine):
 
 
 def _stacked(pieces: list[Pytree]) -> Pytree:
-    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *pieces)
+    """On the host, where as many pieces as there may be need no program of their own."""
+    return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *pieces)
 
 
 def _padded(privates: list[Pytree]) -> list[Pytree]:
