@@ -329,7 +329,7 @@ class ServerSide:
 
 def mean_of(weights: jax.Array, leaves: Sequence[np.ndarray]) -> np.ndarray:
     """Σ p_m x_m, in client order."""
-    return np.asarray(jnp.tensordot(weights, np.stack(leaves), axes=1))
+    return np.asarray(jnp.tensordot(weights, jnp.stack(leaves), axes=1))
 
 
 class _OneSeed:
