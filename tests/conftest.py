@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -35,15 +37,39 @@ from hypothesis import HealthCheck, settings
 jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])  # a plugin may have imported JAX before us
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# Compiled programs are kept between runs and shared by the workers. A half-written entry only costs a compilation, with
-# a warning that pyproject.toml lets pass.
+jax.config.update("jax_traceback_in_locations_limit", 0)  # no test asks which line of ours an instruction comes from
+# Compiled programs, small ones too, are kept between runs and shared by the workers. A half-written entry only costs a
+# compilation, with a warning that pyproject.toml lets pass.
 jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".jax_cache"))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 # Traces and compiled programs are millions of objects that stay. The collector would walk over them again and again, for a
 # sixth of all the time there is: so it comes less often, and what a module leaves behind is put aside for good.
 gc.set_threshold(100_000, 50, 100)
 PROCESS = psutil.Process()
+
+
+def _share_contexts() -> None:
+    """Let programs share the place where they are written down.
+
+    JAX makes one for each program: with thirty dialects in it, that is a third of the time that a small program takes to
+    compile. Here each thread makes one for a hundred programs (it keeps their constants as long as it lives).
+    """
+    from jax._src.interpreters import mlir
+
+    make, mine = mlir.make_ir_context, threading.local()
+
+    def context() -> object:
+        mine.left = getattr(mine, "left", 0) - 1
+        if mine.left < 0:
+            mine.left, mine.context = 99, make()
+        return mine.context
+
+    mlir.make_ir_context = context
+
+
+with contextlib.suppress(ImportError, AttributeError):  # another JAX may not have it
+    _share_contexts()
 
 settings.register_profile(
     "twofold",
@@ -60,6 +86,15 @@ settings.load_profile("twofold")  # pytest --hypothesis-profile=thorough wins ov
 def pytest_make_parametrize_id(val: object) -> str | None:
     """Bytes are named by their length: a gzip file holds the time it was made, and workers must agree on all names."""
     return f"{len(val)} bytes" if isinstance(val, bytes) else None
+
+
+FIRST = ("test_processes.py", "test_outages.py", "test_sharded.py", "test_checkpoint.py")
+"""Tests that wait for processes of their own: at the end of a run they would leave the other workers idle."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What waits comes first, and all else in its order."""
+    items.sort(key=lambda item: item.path.name not in FIRST)
 
 
 MOST_BYTES = 1_600_000_000
@@ -79,8 +114,11 @@ def _within_memory() -> Iterator[None]:
     yield
     if PROCESS.memory_info().rss > MOST_BYTES:
         _give_back()
-    if PROCESS.memory_info().rss > MOST_BYTES:
-        jax.clear_caches()
+    if PROCESS.memory_info().rss <= MOST_BYTES:
+        return
+    jax.clear_caches()
+    _give_back()
+    if PROCESS.memory_info().rss > 0.75 * MOST_BYTES:  # too little came of it: the collector walks over all there is
         gc.unfreeze()
         gc.collect()
         gc.freeze()

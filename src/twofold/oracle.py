@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -77,6 +78,13 @@ class Member(NamedTuple):
         return Rows(tree.cast(x), y, weight, sample.key)
 
 
+@partial(jax.jit, inline=True, static_argnums=3)
+def _by_importance(key: Key, draws: Draws, count: Any, size: int) -> Sample:
+    """See `Oracle.sample`; compiled on its own where it is called outside a trace (the engine of messages)."""
+    index = alias_rows(randomness.bits(key, 2 * size), draws.probability, draws.alias, count, size)
+    return Sample(index, jnp.asarray(draws.weight)[index] / size)
+
+
 class Oracle:
     """One client's gradients, on a sample or (sample None) on all of its rows.
 
@@ -97,8 +105,7 @@ class Oracle:
         draws = self._member.draws
         if uniform or draws is None:
             return Sample(randomness.rows(key, self.count, size), jnp.full((size,), 1.0 / size))
-        index = alias_rows(randomness.bits(key, 2 * size), draws.probability, draws.alias, self.count, size)
-        return Sample(index, jnp.asarray(draws.weight)[index] / size)
+        return _by_importance(key, draws, self.count, size)
 
     def order(self, key: Key) -> jax.Array:
         """A reshuffling of this client's own rows (padding, if any, comes last)."""

@@ -732,18 +732,18 @@ def _sample(oracle: Oracle, member: Member, key: jax.Array | None, batch: int | 
     return oracle.sample(randomness.of(randomness.private(key, member.position), 0), batch)
 
 
-def _local(problem: Problem, at: tuple[Pytree, Pytree], smallest: bool = True) -> Constants:
-    """The curvature of F at a point: per client and per row for the smoothness, the smallest eigenvalue for μ."""
-    from twofold import reference
+@partial(jax.jit, static_argnums=0)
+def _curvature(
+    most: int, objective: Objective, variables: Variables, w: Pytree, stack: Member, part: Pytree
+) -> tuple[jax.Array, ...]:
+    """The largest curvatures of each client in w and in β, and those of `most` of its rows; one program for a shape."""
     from twofold.curvature import largest_eigenvalue
-    from twofold.curvature.local import MOST_ROWS, spread
+    from twofold.curvature.local import spread
 
-    w, beta = at
-    w = tree.scale(1 / problem.scale, tree.cast(w))
     rows_at_once = 64
 
     def blocks(member: Member, beta: Pytree, sample: Sample | None) -> tuple[jax.Array, jax.Array]:
-        oracle = Oracle(problem.objective, Variables(problem.scale), member)
+        oracle = Oracle(objective, variables, member)
         of_w = largest_eigenvalue(lambda v: oracle.value(v, beta, sample), w)
         of_beta = member.weight * largest_eigenvalue(lambda v: oracle.value(w, v, sample), beta)
         return of_w, of_beta
@@ -754,15 +754,25 @@ def _local(problem: Problem, at: tuple[Pytree, Pytree], smallest: bool = True) -
             index = jnp.where(j < member.count, j, 0)[None]
             return blocks(member, beta, Sample(index, jnp.ones((1,))))
 
-        some = jnp.asarray(spread(member.capacity, max(MOST_ROWS // problem.M, 1)))
-        of_w, of_beta = jax.lax.map(of_row, some, batch_size=rows_at_once)
+        of_w, of_beta = jax.lax.map(of_row, jnp.asarray(spread(member.capacity, most)), batch_size=rows_at_once)
         return jnp.max(of_w), jnp.max(of_beta)
 
+    of_clients = jax.lax.map(lambda c: blocks(c[0], c[1], None), (stack, part))
+    return (*of_clients, *jax.lax.map(lambda c: rows(*c), (stack, part)))
+
+
+def _local(problem: Problem, at: tuple[Pytree, Pytree], smallest: bool = True) -> Constants:
+    """The curvature of F at a point: per client and per row for the smoothness, the smallest eigenvalue for μ."""
+    from twofold import reference
+    from twofold.curvature.local import MOST_ROWS
+
+    w, beta = at
+    w = tree.scale(1 / problem.scale, tree.cast(w))
+    most = max(MOST_ROWS // problem.M, 1)
     found: dict[str, float] = dict.fromkeys(("L_w", "L_beta", "calL_w", "calL_beta"), 0.0)
     for stack, part in zip(problem.stacks, problem.split(tree.cast(beta)), strict=True):
-        of_w, of_beta = jax.jit(lambda s, p: jax.lax.map(lambda c: blocks(c[0], c[1], None), (s, p)))(stack, part)
-        row_w, row_beta = jax.jit(lambda s, p: jax.lax.map(lambda c: rows(*c), (s, p)))(stack, part)
-        for name, values in zip(found, (of_w, of_beta, row_w, row_beta), strict=True):
+        of_each = _curvature(most, problem.objective, Variables(problem.scale), w, stack, part)
+        for name, values in zip(found, of_each, strict=True):
             found[name] = max(found[name], float(jnp.max(values)))
     mu = max(reference.smallest_eigenvalue(problem, at), 0.0) if smallest else 0.0
     names = ("mu", *found)

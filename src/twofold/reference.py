@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -54,6 +55,23 @@ class NotConvexError(InputError):
     """The problem has no certified minimiser: it is not convex, or not bounded below."""
 
 
+def _value(objective: Any, like: tuple[Pytree, Pytree], member: Any, w: jax.Array, beta: jax.Array) -> jax.Array:
+    """A client's f_m at flat parameters, `like` these once they are unflattened."""
+    from twofold.oracle import Oracle
+    from twofold.variables import Variables
+
+    unravel_w, unravel_beta = (ravel_pytree(part)[1] for part in like)
+    return Oracle(objective, Variables(), member).value(unravel_w(w), unravel_beta(beta))
+
+
+@partial(jax.jit, static_argnums=0)
+def _of_everyone(name: str, objective: Any, like: tuple[Pytree, Pytree], stack: Any, w: jax.Array, betas: Any) -> Any:
+    """Every client's value and gradient, or its Hessian; all problems of one shape share the compiled program."""
+    derive = {"both": jax.value_and_grad, "hessian": jax.hessian}[name]
+    of_one = derive(partial(_value, objective, like), argnums=(1, 2))
+    return jax.vmap(of_one, in_axes=(0, None, 0))(stack, w, betas)
+
+
 class _Blocks:
     """F in real parameters as flat float64 arrays: w of size a, β of shape (M, b)."""
 
@@ -67,22 +85,11 @@ class _Blocks:
         self.beta0 = np.tile(np.asarray(flat_beta, np.float64), (self.M, 1))
         self.weights = np.asarray(problem.clients.weights, np.float64)
         self.stacks = tree.cast(problem.stacks_as(np.dtype(np.float64)), jnp.float64)
-        self._functions = {name: jax.jit(jax.vmap(f, in_axes=(0, None, 0))) for name, f in self._of_one().items()}
+        like = problem.objective, (w, beta)
+        self._functions = {name: partial(_of_everyone, name, *like) for name in ("both", "hessian")}
+        self._compile(partial(_value, *like))
 
-    def _of_one(self) -> dict[str, Any]:
-        from twofold.oracle import Oracle
-        from twofold.variables import Variables
-
-        def value(member: Any, w: jax.Array, beta: jax.Array) -> jax.Array:
-            oracle = Oracle(self.problem.objective, Variables(), member)
-            return oracle.value(self.unravel_w(w), self.unravel_beta(beta))
-
-        def both(member: Any, w: jax.Array, beta: jax.Array) -> Any:
-            return jax.value_and_grad(value, argnums=(1, 2))(member, w, beta)
-
-        def hessian(member: Any, w: jax.Array, beta: jax.Array) -> Any:
-            return jax.hessian(value, argnums=(1, 2))(member, w, beta)
-
+    def _compile(self, value: Callable[..., jax.Array]) -> None:
         def product(member: Any, at: Any, direction: Any) -> Any:
             return jax.jvp(lambda w, b: jax.grad(value, argnums=(1, 2))(member, w, b), at, direction)[1]
 
@@ -107,7 +114,6 @@ class _Blocks:
             return _conjugate_gradients(times, right, scale, tolerance)
 
         self._solve = jax.jit(solve)
-        return {"both": both, "hessian": hessian}
 
     def _everyone(self, name: Any, w: np.ndarray, *betas: np.ndarray) -> Any:
         """The per-client answers of one compiled function, put back into client order."""

@@ -8,7 +8,6 @@ import json
 import resource
 import shutil
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ import pytest
 import twofold as tw
 from federation.small import Small, study
 from federation.test_processes import Stage, _cached, assert_same
+from forked import Forked
 from twofold.federation import Stopped, store
 from twofold.federation.study import made
 
@@ -94,7 +94,7 @@ def events(stage: Stage) -> list[str]:
     return [json.loads(line)["event"] for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def limit(process: subprocess.Popen[bytes] | None, most: int) -> None:
+def limit(process: Forked | None, most: int) -> None:
     """No file of this process may grow beyond so many bytes: to it, the disk is full."""
     assert process is not None
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
@@ -105,7 +105,7 @@ def test_full_disks_and_broken_lines_lose_nothing(stage: Stage):
     cable = Cable(stage.port)
     stage.serve()
     for i in range(3):
-        stage.nodes[i] = stage.play.start(i, cable.port)
+        stage.join(i, cable.port)
     stage.further(2)
     # 1. A node's disk is full. It says so, stays, and goes on once there is room.
     before = (folder / "state-1" / "state.safetensors").read_bytes()

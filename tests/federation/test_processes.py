@@ -24,6 +24,7 @@ from numpy.testing import assert_allclose
 from typer.testing import CliRunner
 
 import twofold as tw
+from forked import Forked, Zygote
 from twofold.cli import app
 
 pytest.importorskip("flwr")
@@ -70,7 +71,7 @@ def test_a_rehearsal_is_the_same_run():
 
 
 class Stage:
-    """A coordinator and three nodes, each a process of its own."""
+    """A coordinator and three nodes, each a process of its own (see forked.py)."""
 
     def __init__(self, folder: Path, rounds: int) -> None:
         self.whole = problem()
@@ -86,8 +87,9 @@ class Stage:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        self.server: subprocess.Popen[bytes] | None = None
-        self.nodes: dict[int, subprocess.Popen[bytes]] = {}
+        self.zygote = Zygote("twofold.cli", "twofold.engines.flower", "twofold.federation.page", "twofold.solver")
+        self.server: Forked | None = None
+        self.nodes: dict[int, Forked] = {}
 
     def command(self) -> list[str]:
         return [
@@ -96,13 +98,13 @@ class Stage:
         ]  # fmt: skip
 
     def serve(self) -> None:
-        with (self.play.folder / "server.log").open("ab") as out:
-            self.server = subprocess.Popen(self.command(), stdout=out, stderr=out)
+        self.server = self.zygote.start(self.command(), self.play.folder / "server.log")
 
-    def join(self, i: int) -> None:
-        self.nodes[i] = self.play.start(i, self.port)
+    def join(self, i: int, port: int | None = None) -> None:
+        command = self.play.command(i, self.port if port is None else port)
+        self.nodes[i] = self.zygote.start(command, self.play.folder / f"{i}.log")
 
-    def kill(self, process: subprocess.Popen[bytes] | None) -> None:
+    def kill(self, process: Forked | None) -> None:
         assert process is not None
         process.kill()
         process.wait()
@@ -133,6 +135,7 @@ class Stage:
             if process is not None and process.poll() is None:
                 process.send_signal(signal.SIGCONT)
                 self.kill(process)
+        self.zygote.end()
 
 
 ROUNDS = 80

@@ -114,4 +114,5 @@ class Messages(Engine):
 
 
 def _stacked(pieces: list[Pytree]) -> Pytree:
-    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *pieces)
+    """On the host, where as many pieces as there may be need no program of their own."""
+    return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *pieces)
