@@ -368,7 +368,7 @@ def report(
     if not 0 < level < 1:
         raise InputError(f"level is a probability strictly between 0 and 1, got {level}.")
     test = problem.clients if test_clients is None else test_clients
-    check_test(problem.clients, test)
+    check_test(problem.clients, test, problem.objective)
     runs = _runs(problem, result, baselines or {})
     loss = getattr(problem.objective, "loss", None)
     chosen = None if metric is None else Metric.named(metric, loss)
