@@ -749,12 +749,12 @@ def _codes_like(schema: Schema, y: PyTree, client: Name | None, owners: Sequence
     _, (found,) = _coded([y])
     text = found is not y
     if schema.classes is None:
-        if text or (isinstance(y, np.ndarray) and y.dtype.kind == "O"):
+        if text or getattr(getattr(y, "dtype", None), "kind", "") == "O":
             raise ClientError(f"{who}the labels are strings, but those of like= are numbers")
         return y
     listed_already: object = y.tolist() if isinstance(y, _HasToList) else y
     if not isinstance(listed_already, list):
-        return cast(PyTree, y)
+        return cast(Any, y)
     labels = cast(list[Any], listed_already)
     if owners is None and not text and any(isinstance(label, str) for label in schema.classes):
         return y  # the numbers of classes already

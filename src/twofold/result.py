@@ -215,6 +215,7 @@ class Result:
     def save(self, folder: str | Path) -> Path:
         """Write the run and its model into a folder: `result.json`, `model.json` and `model.safetensors`.
 
+        What an earlier `save` has left there, of one run or of several seeds, is replaced.
         `Result.load` reads the run, with its history and its cost, and `tw.load` the model, which predicts. A result that does not
         know its problem any more (one that was loaded) has no `model.json`: `tw.Model.of(problem, result).save(folder)` writes it.
 
@@ -226,8 +227,10 @@ class Result:
         >>> tw.Result.load(folder).ledger.rounds, tw.load(folder).names
         (2, ('north', 'south'))
         """
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = storage.made(folder)
+        if (folder / RESULTS).is_file():  # of several seeds
+            (folder / RESULTS).unlink()
+            delete_other_seeds(folder, ())
         (w, of_w), (beta, of_beta) = (storage.pack(block, getattr(self, block)) for block in ("w", "beta"))
         tensors = w | beta
         if self.problem is None:
@@ -345,7 +348,7 @@ class Results(Sequence[Result]):
     def save(self, folder: str | Path) -> Path:
         """Write every run into a folder of its own, `seed-0`, `seed-1`, …, and `results.json`, which lists the seeds.
 
-        Runs of other seeds that an earlier `save` has left in the folder are deleted.
+        What an earlier `save` has left in the folder, one run or runs of other seeds, is deleted.
 
         >>> import tempfile
         >>> import twofold as tw
@@ -361,9 +364,12 @@ class Results(Sequence[Result]):
         seeds = [run.seed for run in self.runs]
         if len(set(seeds)) < len(seeds):
             raise InputError(f"Two runs of one seed cannot be saved in one folder; the seeds are {seeds}.")
+        storage.made(folder)
+        if (folder / RESULT).is_file():  # of one run
+            for name in (RESULT, MODEL, DOCUMENT):
+                (folder / name).unlink(missing_ok=True)
         for run in self.runs:
             run.save(_seed_folder(folder, run.seed))
-        folder.mkdir(parents=True, exist_ok=True)
         (folder / RESULTS).write_text(json.dumps({"format": FORMAT, "seeds": seeds}, indent=1))
         delete_other_seeds(folder, seeds)
         return folder
