@@ -438,3 +438,15 @@ def test_compare_refuses_what_it_cannot_name() -> None:
         compare(LOSS, TRAIN, TEST, {ALONE: tw.objectives.local(LOSS)}, rounds=1)
     with pytest.raises(ValueError, match="nothing to compare"):
         compare(LOSS, TRAIN, TEST, {}, rounds=1, baselines=False)
+
+
+def test_long_names_stay_apart_in_eighty_columns() -> None:
+    rng = np.random.default_rng(0)
+    names = [f"school-district-{i:03}" for i in range(8)]
+    clients = tw.Clients.from_list([(rng.normal(size=(20, 3)), rng.integers(0, 2, 20)) for _ in names], names=names)
+    problem = tw.Problem(tw.objectives.local(tw.losses.logistic(l2=0.1)), clients)
+    found = tw.evaluate.report(problem, problem.start, clients, baselines={"shared": (np.zeros(3), ())})
+    text = str(found)
+    assert max(map(len, text.splitlines())) <= 80
+    assert all(f"district-{i:03}" in text for i in range(8)) and "school-di…" not in text
+    assert r"\toprule" in found.to_latex() and "school-district-003" in found.to_latex()

@@ -8,7 +8,6 @@ import dataclasses
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast, overload
 
@@ -18,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from twofold import storage
 from twofold.errors import InputError, NotFound
-from twofold.exports import FilePath, latex, write_csv, write_parquet
+from twofold.exports import FilePath, Table, latex, write_csv, write_parquet
 from twofold.extras import require
 from twofold.model.base import Model
 from twofold.model.files import DOCUMENT, document_of
@@ -283,10 +282,10 @@ class Result:
             **{name: document[name] for name in ("status", "message", "seed", "seconds")},
         )
 
-    def _repr_html_(self) -> str:
-        """What a notebook shows: how the run ended, what it cost and the last record."""
+    def _said(self) -> dict[str, str]:
+        """How the run ended, what it cost and the last record, in words."""
         last = {name: values[-1] for name, values in self.history.items() if len(values)}
-        rows = {
+        return {
             "status": f"{self.status}: {self.message}" if self.message else self.status,
             "algorithm": self.settings["name"],
             "seed": str(self.seed),
@@ -299,11 +298,22 @@ class Result:
             },
             **({"notes": " ".join(self.notes)} if self.notes else {}),
         }
-        cells = "".join(
-            f"<tr><th style='text-align:left'>{escape(k)}</th><td style='text-align:left'>{escape(v)}</td></tr>"
-            for k, v in rows.items()
+
+    def _table(self) -> Table:
+        return Table(
+            "twofold.Result", ["", "value"], [[name, text] for name, text in self._said().items()], left=("value",)
         )
-        return f"<table><caption>twofold.Result</caption>{cells}</table>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: how the run ended, what it cost and the last record."""
+        return self._table()._repr_html_()  # pyright: ignore[reportPrivateUsage]
+
+    def __str__(self) -> str:
+        return str(self._table())
+
+    def to_latex(self, path: FilePath | None = None) -> str:
+        """Give how the run ended, what it cost and the last record as a LaTeX table, and write it to `path` if one is given."""
+        return self._table().to_latex(path)
 
 
 class Results(Sequence[Result]):
