@@ -181,6 +181,17 @@ def test_compare_reads_folders_and_writes_tables() -> None:
     assert Done("compare", "empty").code == 2
 
 
+def test_a_metric_of_ones_choice_in_runs_and_their_comparison() -> None:
+    for name, lam in (("one", "0.1"), ("two", "5")):
+        options = ("--set", f"objective.lam={lam}", "--set", 'output.metric="roc_auc"')
+        assert Done("run", "small.toml", "-q", "--out", f"auc/{name}", *options).code == 0
+    assert json.loads(Path("auc/one/run.json").read_text())["measure"] == "roc_auc"
+    done = Done("compare", "auc")
+    assert done.code == 0 and "roc_auc" in done.line
+    wrong = Done("run", "small.toml", "--out", "auc/three", "--set", 'output.metric="roc_ac"')
+    assert wrong.code != 0 and "Did you mean 'roc_auc'" in wrong.line
+
+
 # --- report -----------------------------------------------------------------------------------------------------------
 
 

@@ -45,8 +45,10 @@ BASELINES: dict[str, str] = {"shared": "shared, trained as one model", "alone": 
 """What every client's personal model is held against."""
 AT_ONCE = 1 << 22
 """Weights of resamples that are held at once."""
-FEWER = 200
-"""Resamples for a scorer of scikit-learn's that takes them one by one."""
+CALLS = 4500
+"""Calls of a scorer of scikit-learn's that takes resamples one by one: for all clients and models together."""
+FEWEST = 40
+"""Resamples that it gets at least."""
 MOST_CLIENTS = 20
 """Clients that the text lists one by one."""
 WIDTH = 80
@@ -383,7 +385,8 @@ def report(
     Both baselines are trained here, with the problem's loss and training rows, to the accuracy of `solve(problem)`; `baselines`
     gives runs that you have (of `objectives.traditional` as "shared", of `objectives.local` as "alone"). Grades are taken on
     `test_clients`, or on the training rows if there are none. `metric` is the name of one of scikit-learn's scorers ("roc_auc",
-    "neg_log_loss", "balanced_accuracy", "r2", …); by default accuracy, minus the squared error, or minus the loss.
+    "neg_log_loss", "balanced_accuracy", "f1", "r2", …) or "calibration" (minus the expected calibration
+    error); by default accuracy, minus the squared error, or minus the loss.
 
     A client is *surely* helped (hurt) if the interval of its gain, from `resamples` draws of its test rows, is above (below) zero at
     the given `level`. That is about other rows of the same client, with the models as they are.
@@ -404,7 +407,9 @@ def report(
     loss = getattr(problem.objective, "loss", None)
     chosen = None if metric is None else Metric.named(metric, loss)
     heard = {name: _hear(chosen, part, run, test) for name, (part, run) in runs.items()}
-    draws = resamples if chosen is None or chosen.needs != "estimator" else min(resamples, FEWER)
+    draws = resamples
+    if chosen is not None and chosen.needs == "estimator":
+        draws = min(resamples, max(CALLS // (len(heard) * test.M), FEWEST))
     grades, gains = _bootstrap(chosen, heard, test, level, draws, seed)
     return Report(
         names=test.names,

@@ -109,8 +109,8 @@ class Evaluation:
 
     @property
     def mean(self) -> float:
-        """The mean of the personal grades; every client counts once, whatever its size."""
-        return float(self.personal.mean())
+        """The mean of the personal grades; every client counts once, whatever its size, and none without a grade."""
+        return _mean(self.personal)
 
     @property
     def worst(self) -> Worst:
@@ -119,16 +119,16 @@ class Evaluation:
 
     def quantiles(self, q: Sequence[float] = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0), part: str = "personal") -> Grades:
         """Compute quantiles over clients of one model's grades."""
-        return np.quantile(self[part], q)
+        return _quantiles(self[part], q)
 
     def summary(self) -> dict[str, Summary]:
         """Give each model's mean, worst, worst_client, and the 10 %, 50 % and 90 % quantiles over clients."""
         out: dict[str, Summary] = {}
         for part, grades in self.grades.items():
             worst = _worst(self.names, grades)
-            low, middle, high = (float(quantile) for quantile in np.quantile(grades, (0.1, 0.5, 0.9)))
+            low, middle, high = (float(quantile) for quantile in _quantiles(grades, (0.1, 0.5, 0.9)))
             out[part] = {
-                "mean": float(grades.mean()),
+                "mean": _mean(grades),
                 "worst": worst.grade,
                 "worst_client": worst.client,
                 "10 %": low,
@@ -183,7 +183,8 @@ def evaluate(
     `result` is what `solve` gave, or a pair (w, beta) of real parameters, where beta has a leading client axis. The
     test clients must have the names of the training clients, in the same order, and the same features. MAML's step is
     taken on each client's own training rows. `metric` is the name of one of scikit-learn's scorers ("roc_auc",
-    "neg_log_loss", "balanced_accuracy", "r2", …); by default accuracy, minus the squared error, or minus the loss.
+    "neg_log_loss", "balanced_accuracy", "f1", "r2", …) or "calibration" (minus the expected calibration
+    error); by default accuracy, minus the squared error, or minus the loss.
     For what every client gains and loses by sharing at all, see `report`.
 
     >>> import twofold as tw
@@ -357,6 +358,15 @@ def _grades(
         return [jnp.broadcast_to(grades, real_weight(jax.tree.leaves(x)[0].shape[0], count).shape) for grades in rows]
 
     return jax.vmap(of_client)(stack, beta, x, y, count)
+
+
+def _mean(grades: Grades) -> float:
+    """The mean of the grades that there are: a metric may have no value for a client, as AUC for one with a single class."""
+    return float(np.nanmean(grades)) if not np.isnan(grades).all() else float("nan")
+
+
+def _quantiles(grades: Grades, q: Sequence[float]) -> Grades:
+    return np.nanquantile(grades, q) if not np.isnan(grades).all() else np.full(len(q), np.nan)
 
 
 def _worst(names: tuple[Name, ...], grades: Grades) -> Worst:

@@ -40,12 +40,12 @@ class Grades:
     @property
     def mean(self) -> float:
         """The mean over clients."""
-        return float(self.personal.mean())
+        return float(np.nanmean(self.personal)) if not np.isnan(self.personal).all() else float("nan")
 
     @property
     def worst(self) -> float:
         """The worst client's grade."""
-        return float(self.personal.min())
+        return float(np.nanmin(self.personal)) if not np.isnan(self.personal).all() else float("nan")
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from twofold.engines.memory import in_words as size
 from twofold.errors import InputError
+from twofold.evaluate.text import PERCENT, show
 from twofold.exports import Table
 from twofold.report.runs import Run, differing
 
@@ -143,9 +144,7 @@ def _ended(run: Run) -> str:
 
 
 def _grade(value: float, measure: str) -> str:
-    if measure == "accuracy":
-        return f"{100 * value:.1f} %"
-    return f"{-value if measure.startswith('minus ') else value:.4g}"
+    return show(-value if measure.startswith("minus ") else value, measure)
 
 
 def _whole(value: float) -> float | int:
@@ -252,7 +251,8 @@ def _by_grades(runs: Sequence[tuple[Run, str]]) -> tuple[str | None, list[str]]:
     best = order[0]
     told, same = [], []
     for name in order[1:]:
-        low, high = _interval(found[best].personal - found[name].personal)
+        apart = found[best].personal - found[name].personal
+        low, high = _interval(apart[~np.isnan(apart)])
         if low > 0:
             helped = int(np.sum(found[best].personal > found[name].personal))
             hurt = int(np.sum(found[best].personal < found[name].personal))
@@ -272,11 +272,13 @@ def _by_grades(runs: Sequence[tuple[Run, str]]) -> tuple[str | None, list[str]]:
 
 
 def _difference(value: float, measure: str) -> str:
-    return f"{100 * value:.1f} points" if measure == "accuracy" else f"{value:.3g}"
+    return f"{100 * value:.1f} points" if measure in PERCENT else f"{value:.3g}"
 
 
 def _interval(differences: NDArray[np.float64]) -> tuple[float, float]:
     """The bootstrap's interval of a mean over clients."""
+    if not len(differences):
+        return float("nan"), float("nan")
     rng = np.random.default_rng(0)
     means = differences[rng.integers(0, len(differences), (RESAMPLES, len(differences)))].mean(axis=1)
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
