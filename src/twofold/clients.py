@@ -679,7 +679,8 @@ def _read(x: PyTree, y: PyTree, who: str, rows: int | None = None, source: str =
             raise
         except ValueError as problem:
             wanted = "but needs an array of booleans, integers or floats with one row per sample"
-            raise ClientError(f"{who} has {problem} in {_fields(structure)[i]}, {wanted}") from None
+            told = f"{who} has {problem} in {_fields(structure)[i]}, {wanted}{_about_objects(leaf)}"
+            raise ClientError(told) from None
         rows = len(arrays[0]) if rows is None else rows
         if len(arrays[i]) != rows:
             raise ClientError(f"{who} has {rows} rows in {source} but {len(arrays[i])} in {_fields(structure)[i]}")
@@ -699,6 +700,23 @@ def _array(leaf: Any) -> _Array:
     if array.dtype.kind not in "biuf" or array.ndim == 0:
         raise InputError(f"the single value {array}" if array.ndim == 0 else f"dtype {array.dtype}")
     return _frozen(array)
+
+
+def _about_objects(leaf: Any) -> str:
+    """Which columns of an array of objects are no numbers, and what to do about it."""
+    if getattr(getattr(leaf, "dtype", None), "kind", "") != "O" or np.ndim(leaf) not in (1, 2):
+        return ""
+    table = np.asarray(leaf, object)
+    columns: list[list[Any]] = [table.tolist()] if table.ndim == 1 else table.T.tolist()
+    for j, column in enumerate(columns):
+        row = next((i for i, v in enumerate(column) if not isinstance(v, (int, float, np.number, np.bool_))), None)
+        if row is not None:
+            where = f"row {row}" if table.ndim == 1 else f"row {row}, column {j}"
+            return (
+                f": there is {column[row]!r} at {where}. Encode such columns, or give a table, whose strings and categories are "
+                "encoded for you: tw.Clients.from_frame(df, client=..., target=...)"
+            )
+    return ": all of them are numbers, so say .astype(float)"
 
 
 def _dense(matrix: Any) -> _Array:

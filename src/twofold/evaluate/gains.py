@@ -45,9 +45,9 @@ BASELINES: dict[str, str] = {"shared": "shared, trained as one model", "alone": 
 """What every client's personal model is held against."""
 AT_ONCE = 1 << 22
 """Weights of resamples that are held at once."""
-CALLS = 4500
+CALLS = 3000
 """Calls of a scorer of scikit-learn's that takes resamples one by one: for all clients and models together."""
-FEWEST = 40
+FEWEST = 25
 """Resamples that it gets at least."""
 MOST_CLIENTS = 20
 """Clients that the text lists one by one."""

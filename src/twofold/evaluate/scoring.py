@@ -136,6 +136,18 @@ def _one_against_rest(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Ar
     return np.mean([_auc(weights, (y == k).astype(np.int64), said[:, k]) for k in range(said.shape[1])], axis=0)
 
 
+def _one_against_one(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
+    """The mean over pairs of classes of the AUC of one against the other, both ways; NaN where a class is missing."""
+    if said.shape[1] == 2:
+        return _auc(weights, y, said[:, 1])
+    out: list[Array] = []
+    for a in range(said.shape[1]):
+        for b in range(a):
+            mine = (y == a) | (y == b)
+            out += [_auc(weights[:, mine], (y[mine] == one).astype(np.int64), said[mine, one]) for one in (a, b)]
+    return np.mean(out, axis=0)
+
+
 def _calibration(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
     """Minus the expected calibration error: how far, in ten bins of what was said, chances said are from shares that came true.
 
@@ -208,6 +220,7 @@ KNOWN: dict[str, tuple[Needs, Formula]] = {
     "explained_variance": ("predictions", _explained),
     "average_precision": ("scores", _average_precision),
     "roc_auc_ovr": ("probabilities", _one_against_rest),
+    "roc_auc_ovo": ("probabilities", _one_against_one),
     "calibration": ("probabilities", _calibration),
     "matthews_corrcoef": ("predictions", _matthews),
     **{

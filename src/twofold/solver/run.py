@@ -72,6 +72,8 @@ class Run:
         if algorithm == "auto":
             cost, relative = cost_of(options.cost), options.budget.relative or USUAL
             algorithm, problem, told = choose(problem, cost, relative, options.participation is not None)
+            if not problem.objective.convex:
+                warn(told)
         self.given = make(algorithm)
         check(self.given)
         self.algorithm, note = complete(problem, self.given, options.constants, options.participation)
