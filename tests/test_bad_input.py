@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -330,3 +333,81 @@ def test_an_objective_that_looks_at_other_rows_is_refused():
         tw.TwofoldError, match=r"objectives\.custom needs a mean over rows.*client 'north' centred gives"
     ):
         tw.Problem(tw.objectives.custom(centred, w0=jnp.zeros(2), beta0=0.0), clients)
+
+
+# --- more slips ---------------------------------------------------------------------------------------------------------
+
+
+def slip_problem() -> tw.Problem:
+    rng = np.random.default_rng(0)
+    clients = tw.Clients.from_list([(rng.normal(size=(12, 3)), rng.integers(0, 2, 12)) for _ in range(2)])
+    return tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.1), clients)
+
+
+def test_a_loss_that_was_not_called_is_told_at_once() -> None:
+    for name in ("mixture", "local", "traditional"):
+        more = {"lam": 0.1} if name == "mixture" else {}
+        with pytest.raises(TypeError, match=r"loss is logistic itself: call it, as in tw.losses.logistic"):
+            getattr(tw.objectives, name)(tw.losses.logistic, **more)
+
+
+def test_what_solve_is_given_by_mistake() -> None:
+    problem = slip_problem()
+    several = tw.solve(problem, "acd", rounds=1, seeds=2)
+    for start, words in ((several, r"holds 2 runs: .*results\[0\]"), (3, "a pair .w, beta., a Result or a Model")):
+        with pytest.raises(TypeError, match=words):
+            tw.solve(problem, "acd", rounds=1, start=start)  # type: ignore[arg-type]
+    model = tw.Model.of(problem, several[0])
+    again = tw.solve(problem, "acd", rounds=1, start=model)  # type: ignore[arg-type]
+    assert again.history["loss"][0] == pytest.approx(several[0].history["loss"][-1], rel=1e-6)
+    for seeds in (2.0, "2"):
+        with pytest.raises(TypeError, match="seeds is a whole number .how many. or some whole numbers"):
+            tw.solve(problem, "acd", rounds=1, seeds=seeds)  # type: ignore[arg-type]
+    for more in ((), ("acd",)):
+        with pytest.raises(TypeError, match=r"tw.solve\(tw.Problem\(objective, clients\)"):
+            tw.solve(problem.objective, problem.clients, *more, rounds=1)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="all else by name, but there is also 30"):
+        tw.solve(problem, "acd", 30)  # type: ignore[call-overload]
+    seen: list[Any] = []
+    tw.solve(problem, "acd", rounds=2, callbacks=seen.append)
+    assert len(seen) == 3
+
+
+def test_names_of_other_libraries_get_ours() -> None:
+    for module, name, words in (
+        (tw.losses, "mse", r"is losses.squared\(\)"),
+        (tw.losses, "CrossEntropy", r"losses.softmax\(classes\)"),
+        (tw.losses, "logistc", "did you mean logistic"),
+        (tw.algorithms, "FedAvg", r"tw.methods.fedavg\("),
+        (tw.algorithms, "FedPer", r"tw.methods.fedper\("),
+        (tw.algorithms, "Acd", "did you mean ACD"),
+    ):
+        with pytest.raises(AttributeError, match=words):
+            getattr(module, name)
+
+
+def test_an_array_of_objects_names_its_column() -> None:
+    with pytest.raises(ValueError, match=r"there is 'a' at row 0, column 1\. Encode .*from_frame"):
+        tw.Clients.from_list([(np.array([[1, "a"], [2, "b"]], object), [0, 1])])
+    with pytest.raises(ValueError, match=r"say \.astype\(float\)"):
+        tw.Clients.from_list([(np.array([[1, 2], [2, 3]], object), [0, 1])])
+
+
+def test_a_function_of_ones_own_is_not_called_certified() -> None:
+    clients = slip_problem().clients
+    own = tw.losses.custom(lambda p, x, y: jnp.mean((x @ p - y) ** 2), init=np.zeros(3), l2=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = tw.solve(tw.Problem(tw.objectives.mixture(own, lam=0.1), clients), "profile", tol=1e-3, rounds=50)
+    assert found.status == "converged" and "gap, if the function is convex," in found.message
+
+
+def test_one_bad_value_of_a_grid_does_not_spoil_the_others() -> None:
+    from twofold.config.sweep import axis
+
+    assert axis("objective.lam=0.01,x,1").values == ("0.01", '"x"', "1")
+
+
+def test_python_minus_m() -> None:
+    done = subprocess.run([sys.executable, "-m", "twofold", "--help"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "reproduce" in done.stdout

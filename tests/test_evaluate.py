@@ -268,15 +268,65 @@ def test_any_scorer_of_scikit_learn_by_its_name() -> None:
     np.testing.assert_allclose(found["only w"], each(lambda m, x, y: f1_score(y, x @ w > 0)))
     again = report(problem, (w, beta), TEST, metric="matthews_corrcoef", baselines=some_baselines())
     np.testing.assert_allclose(again["personal"], each(lambda m, x, y: matthews_corrcoef(y, x @ beta[m] > 0)))
-    assert again.resamples == 200
+    assert again.resamples == 2000
+    rare = report(problem, (w, beta), TEST, metric="homogeneity_score", baselines=some_baselines())
+    assert rare.resamples == 333 and np.isfinite(rare["personal"]).all()
     with pytest.raises(ValueError, match=r"no metric 'roc_ac': .*Did you mean 'roc_auc'"):
         evaluate(problem, (w, beta), TEST, metric="roc_ac")
     with pytest.raises(
         ValueError, match="r2 does not fit the logistic loss, which predicts a class: choose from accuracy"
     ):
         evaluate(problem, (w, beta), TEST, metric="r2")
-    with pytest.raises(ValueError, match="roc_auc is for two classes; for more use roc_auc_ovr"):
-        Metric.named("roc_auc", tw.losses.softmax(3))
+    for name, more in (("roc_auc", "roc_auc_ovr"), ("f1", "f1_macro"), ("average_precision", "roc_auc_ovr")):
+        with pytest.raises(ValueError, match=f"{name} is for two classes; for more use {more}"):
+            Metric.named(name, tw.losses.softmax(3))
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_metrics_of_resamples_are_those_of_scikit_learns_scorers(classes: int, weighted: bool) -> None:
+    """Every formula of ours against the scorer of its name, on the rows that were drawn, with ties and classes that are missing."""
+    from twofold.evaluate.scoring import KNOWN, OF_NUMBERS, OF_TWO, _scorer
+
+    rng = np.random.default_rng(classes)
+    rows = 12
+    weights = rng.multinomial(rows, np.full(rows, 1 / rows), size=25).astype(float)
+    scores = np.round(rng.normal(size=(rows, classes)), 1)
+    for name, (needs, formula) in KNOWN.items():
+        if name == "calibration" or (classes == 3 and name in OF_TWO):
+            continue
+        y = np.round(rng.normal(size=rows), 1) if name in OF_NUMBERS else rng.integers(classes, size=rows)
+        if name in OF_NUMBERS:
+            told = said = scores[:, :1]
+            said = said[:, 0]
+        else:
+            told = scores[:, 1:] - scores[:, :1] if classes == 2 else scores
+            odds = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+            labels = (told[:, 0] > 0).astype(int) if classes == 2 else np.argmax(scores, axis=1)
+            said = {"predictions": labels, "scores": told[:, 0], "probabilities": odds}[needs]
+        theirs = _scorer(name)(weights, y, told)
+        ours = formula(weights, y, said)
+        there = np.isfinite(ours) & np.isfinite(theirs)
+        np.testing.assert_allclose(ours[there], theirs[there], atol=1e-10, err_msg=name)
+        assert there.sum() > 5, name
+
+
+def test_calibration_is_minus_the_expected_calibration_error() -> None:
+    sure = np.array([0.05, 0.05, 0.95, 0.95])
+    said = np.stack([1 - sure, sure], axis=1)
+    found = Metric.named("calibration", tw.losses.logistic()).of(np.ones((1, 4)), np.array([0, 1, 1, 1]), said)
+    np.testing.assert_allclose(found, [-(2 * 0.45 + 2 * 0.05) / 4])
+    assert Metric.named("ece", tw.losses.softmax(3)).name == "calibration"
+
+
+def test_compare_and_report_take_a_metric_and_clients_without_one_are_left_out() -> None:
+    loss = tw.losses.logistic(l2=0.1)
+    one = tw.Clients.from_list([(np.eye(2), [0, 1]), (np.eye(2), [1, 1])])
+    found = compare(loss, one, one, {"near": tw.objectives.mixture(loss, lam=1.0)}, rounds=5, metric="roc_auc")
+    assert found.measure == "roc_auc" and found["near"].mean == 1.0 and np.isnan(found["near"].evaluation.personal[1])
+    assert "nan" not in str(found["near"].evaluation)
+    with pytest.raises(ValueError, match="Did you mean 'roc_auc'"):
+        compare(loss, one, one, {}, rounds=5, metric="roc_ac")
 
 
 # --- who gains, who is hurt -------------------------------------------------------------------------------------------
@@ -438,3 +488,15 @@ def test_compare_refuses_what_it_cannot_name() -> None:
         compare(LOSS, TRAIN, TEST, {ALONE: tw.objectives.local(LOSS)}, rounds=1)
     with pytest.raises(ValueError, match="nothing to compare"):
         compare(LOSS, TRAIN, TEST, {}, rounds=1, baselines=False)
+
+
+def test_long_names_stay_apart_in_eighty_columns() -> None:
+    rng = np.random.default_rng(0)
+    names = [f"school-district-{i:03}" for i in range(8)]
+    clients = tw.Clients.from_list([(rng.normal(size=(20, 3)), rng.integers(0, 2, 20)) for _ in names], names=names)
+    problem = tw.Problem(tw.objectives.local(tw.losses.logistic(l2=0.1)), clients)
+    found = tw.evaluate.report(problem, problem.start, clients, baselines={"shared": (np.zeros(3), ())})
+    text = str(found)
+    assert max(map(len, text.splitlines())) <= 80
+    assert all(f"district-{i:03}" in text for i in range(8)) and "school-di…" not in text
+    assert r"\toprule" in found.to_latex() and "school-district-003" in found.to_latex()

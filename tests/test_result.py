@@ -239,3 +239,26 @@ def test_runs_that_cannot_be_saved_or_loaded_together(tmp_path):
     (tmp_path / "results.json").write_text(json.dumps({"format": 99}))
     with pytest.raises(tw.TwofoldError, match=f"has format 99; this version reads {FORMAT}"):
         Results.load(tmp_path)
+
+
+def test_one_run_and_several_seeds_do_not_lie_in_one_folder(tmp_path):
+    several = Results([result(seed=seed) for seed in range(3)])
+    several.save(tmp_path)
+    (tmp_path / "notes.txt").write_text("mine")
+    result(seed=7).save(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"model.safetensors", "result.json", "notes.txt"}
+    assert Result.load(tmp_path).seed == 7
+    several[:2].save(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"results.json", "seed-0", "seed-1", "notes.txt"}
+    with pytest.raises(tw.TwofoldError, match=r"no folder|holds|There is no"):
+        tw.load(tmp_path)
+
+
+@pytest.mark.parametrize("below", ["", "deep/er"])
+def test_a_file_in_the_way_gets_a_sentence(tmp_path, below):
+    (tmp_path / "file").write_text("mine")
+    for one in (result(), Results([result()])):
+        with pytest.raises(
+            tw.TwofoldError, match=r"file is a file, so the folder .* cannot be made: move it, or give another"
+        ):
+            one.save(tmp_path / "file" / below)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -179,6 +181,17 @@ def test_compare_reads_folders_and_writes_tables() -> None:
     assert Done("compare", "empty").code == 2
 
 
+def test_a_metric_of_ones_choice_in_runs_and_their_comparison() -> None:
+    for name, lam in (("one", "0.1"), ("two", "5")):
+        options = ("--set", f"objective.lam={lam}", "--set", 'output.metric="roc_auc"')
+        assert Done("run", "small.toml", "-q", "--out", f"auc/{name}", *options).code == 0
+    assert json.loads(Path("auc/one/run.json").read_text())["measure"] == "roc_auc"
+    done = Done("compare", "auc")
+    assert done.code == 0 and "roc_auc" in done.line
+    wrong = Done("run", "small.toml", "--out", "auc/three", "--set", 'output.metric="roc_ac"')
+    assert wrong.code != 0 and "Did you mean 'roc_auc'" in wrong.line
+
+
 # --- report -----------------------------------------------------------------------------------------------------------
 
 
@@ -253,3 +266,27 @@ def test_progress_in_a_notebook_is_a_line(monkeypatch: pytest.MonkeyPatch, capsy
     with progress.bar(False, 4) as tell:
         tell(3)
     assert capsys.readouterr().out == ""
+
+
+def test_runs_saved_in_python_are_judged_by_their_models() -> None:
+    clients = tw.Clients.from_list([(np.eye(2), [0, 1]), (np.eye(2), [1, 0])])
+    loss = tw.losses.logistic(l2=0.1)
+
+    def save(name: str, objective: Any, clients: Any = clients, algorithm: str = "acd") -> None:
+        tw.solve(tw.Problem(objective, clients), algorithm, rounds=5).save(Path("saved") / name)
+
+    save("traditional", tw.objectives.traditional(loss))
+    save("local", tw.objectives.local(tw.losses.logistic(l2=1.0)))
+    found = compare(reading.read_runs("saved"))
+    told = " ".join(found.because)
+    assert found.best is None and "different objectives" in told and "Same problem" not in told
+    assert "traditional" in str(found) and "local" in str(found)
+    save("local", tw.objectives.traditional(loss), algorithm="lsgd")
+    assert "Same problem: acd has the least loss" in " ".join(compare(reading.read_runs("saved")).because)
+    save("local", tw.objectives.traditional(loss), clients.map(lambda x, y: (3 * x, y * 0)))
+    Path("saved/local/result.json").write_text(Path("saved/local/result.json").read_text().replace("0.69314", "0.5"))
+    assert "begin at different losses" in " ".join(compare(reading.read_runs("saved")).because)
+    own = tw.losses.custom(lambda p, x, y: jnp.mean((x @ p - y) ** 2), init=np.zeros(2), l2=0.1)
+    save("local", tw.objectives.traditional(own), algorithm="lsgd")
+    mixed = compare(reading.read_runs("saved"))
+    assert mixed.best is None and "The problem of local is unknown" in " ".join(mixed.because)

@@ -21,6 +21,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import twofold as tw
 from test_compilations import compiling
+from twofold.clients import ClientWarning
 from twofold.sklearn import PersonalizedClassifier, PersonalizedRegressor, WholeClients, WithinClients
 
 
@@ -63,6 +64,7 @@ def test_a_table_with_strings_gaps_and_categories(fitted: PersonalizedClassifier
     assert fitted.ledger_.rounds > fitted.n_rounds_ and np.isfinite(fitted.strength_).all()
 
 
+@pytest.mark.filterwarnings("ignore::twofold.clients.ClientWarning")
 def test_who_is_not_known_gets_the_shared_part(fitted: PersonalizedClassifier):
     frame, _ = table(seed=2)
     strangers = frame.assign(patient="nobody")
@@ -95,6 +97,7 @@ def test_a_new_client_joins_without_another_fit(strength: float):
     assert_allclose(model.predict(new_x, client=[9] * len(new_x)), new_x @ model.coef_[4] + model.intercept_[4])
 
 
+@pytest.mark.filterwarnings("ignore::twofold.clients.ClientWarning")
 def test_new_clients_of_a_table_and_what_is_refused(fitted: PersonalizedClassifier):
     model = pickle.loads(pickle.dumps(fitted))
     frame, labels = table(seed=1, patients=2)
@@ -179,7 +182,7 @@ def test_every_objective(objective: str, strength: Any):
     x, y, who = numbers()
     model = PersonalizedRegressor(objective=objective, strength=strength, folds=3).fit(x, y, client=who)
     assert model.score(x, y, client=who) > 0.5
-    assert model.coef_.shape == (4, 3) and np.isfinite(model.predict(x)).all()
+    assert model.coef_.shape == (4, 3) and np.isfinite(model.predict(x, client=who)).all()
 
 
 def test_in_the_company_of_scikit_learn():
@@ -253,3 +256,63 @@ def test_mistakes_get_a_sentence():
         PersonalizedClassifier(client="patient").fit(frame.assign(patient=[None, *frame["patient"][1:]]), labels)
     with pytest.raises(tw.TwofoldError, match="infinity, first at row 1, column 0"):
         PersonalizedRegressor().fit([[1.0], [np.inf]], [0.0, 1.0])
+
+
+def test_nobody_falls_back_to_the_shared_model_without_a_word():
+    frame, labels = table(patients=3)
+    rest, who = frame.drop(columns="patient"), frame["patient"]
+    model = PersonalizedClassifier(strength=0.1).fit(rest, labels, client=who)
+    with pytest.warns(ClientWarning, match=r"nobody says whose rows .* predict\(X, client=labels\)"):
+        model.score(rest, labels)
+    with pytest.warns(
+        ClientWarning, match=r"no row is of a client that was there .* 'P0', 'P1', 'P2', and fit knew 'p0', 'p1', 'p2'"
+    ):
+        model.predict_proba(rest, client=who.str.upper())
+    model.predict(rest, client=who.where(who != "p0", "zoe"))  # some are known: no warning
+    with pytest.warns(ClientWarning, match=r"fit: nobody says whose rows these are, so all are one client's"):
+        PersonalizedClassifier(strength=0.1).fit(rest, labels)
+    search = GridSearchCV(PersonalizedClassifier(), {"strength": [0.01, 1.0]}, cv=WithinClients(2), scoring="accuracy")
+    with pytest.warns(ClientWarning, match="groups= goes to the splitters alone"):
+        search.fit(rest, labels, groups=who)
+    PersonalizedClassifier().fit(rest, labels).predict(rest)  # the usual model, by its defaults
+    PersonalizedClassifier(objective="shared", strength=0.1).fit(rest, labels)
+
+
+def test_labels_that_are_missing_or_mixed_are_named_by_row():
+    frame, labels = table(patients=2)
+    for gap in (None, np.nan, pd.NA):
+        with pytest.raises(tw.TwofoldError, match=r"y is missing \(NaN or None\) in rows 3, 7: leave such rows out"):
+            PersonalizedClassifier(client="patient").fit(
+                frame, [gap if i in (3, 7) else v for i, v in enumerate(labels)]
+            )
+    with pytest.raises(tw.TwofoldError, match=r"several kinds: .* at row 0 and 1 at row 2"):
+        PersonalizedClassifier(client="patient").fit(frame, np.array([*labels[:2], 1, *labels[3:]], object))
+
+
+def test_strengths_that_cannot_be():
+    frame, labels = table(patients=2)
+    for options, words in (
+        ({"strength": "aut"}, "got 'aut'; did you mean \"auto\""),
+        ({"objective": "weight_sharing", "strength": 0.5}, 'strength="weight", "bias" or "auto", got 0.5'),
+        ({"objective": "weight_sharing", "strength": "wieght"}, "got 'wieght'"),
+    ):
+        with pytest.raises(tw.TwofoldError, match=words):
+            PersonalizedClassifier(client="patient", **options).fit(frame, labels)
+
+
+def test_what_strength_was_taken_is_a_strength():
+    x, y = np.arange(10.0).reshape(5, 2), np.arange(5.0)
+    with pytest.warns(ClientWarning, match="no client has two rows"):
+        alone = PersonalizedRegressor().fit(x, y, client=list("abcde"))
+    assert isinstance(alone.strength_, float) and alone.strength_ > 0
+    assert PersonalizedRegressor().fit(x, y).strength_ == np.inf
+    assert PersonalizedRegressor(objective="shared").fit(x, y, client=list("aabbb")).strength_ == "shared"
+
+
+def test_a_random_state_of_numpys():
+    frame, labels = table(patients=2)
+    found = [
+        PersonalizedClassifier(client="patient", random_state=np.random.RandomState(3)).fit(frame, labels).strength_
+        for _ in range(2)
+    ]
+    assert_array_equal(*found)

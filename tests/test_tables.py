@@ -248,3 +248,119 @@ def test_plain():
         pandas_frame().assign(age=pd.cut([1, 2, 3, 4, 5], 2)), client="patient", features=["age"]
     )
     assert len(binned.schema.features) == 2
+
+
+# --- tables that were made apart ----------------------------------------------------------------------------------------
+
+
+def letters(keep: list[str], seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng(seed)
+    return [(rng.normal(size=(12, 2)), np.array(keep)[np.arange(12) % len(keep)]) for _ in range(2)]
+
+
+def test_test_rows_are_coded_like_the_training_rows_or_refused():
+    train = Clients.from_list(letters(["a", "b", "c"], 0), names=["ann", "bob"])
+    problem = tw.Problem(tw.objectives.traditional(tw.losses.softmax(3, l2=0.1)), train)
+    apart = Clients.from_list(letters(["b", "c"], 1), names=["ann", "bob"])
+    said = r"stand for 'a', 'b', 'c' in the training rows and for 'b', 'c' in these\. Make them like .*like=train"
+    for grade in (
+        lambda: tw.evaluate(problem, problem.start, apart),
+        lambda: tw.evaluate.report(problem, problem.start, apart),
+        lambda: tw.solve(problem, "acd", rounds=1, test=apart),
+        lambda: tw.evaluate.compare(problem.objective.loss, train, apart, {}, rounds=1),
+    ):
+        with pytest.raises(ValueError, match=said):
+            grade()
+    like = Clients.from_list(letters(["b", "c"], 1), like=train)
+    assert like.names == train.names and set(like.y.tolist()) == {1, 2}
+    assert tw.evaluate(problem, problem.start, like).held_out
+    by_row = Clients.from_groups(apart.x, np.repeat(["c", "b"], 12), np.repeat(["bob", "ann"], 12), like=train)
+    assert by_row.names == train.names and by_row["ann"].y.tolist() == [1] * 12
+    with pytest.raises(
+        ValueError, match=r"client 'bob': the label at row 1 is 'd', but those of like= are 'a', 'b', 'c'"
+    ):
+        Clients.from_list([(np.eye(2), ["a", "b"]), (np.eye(2), ["a", "d"])], like=train)
+    with pytest.raises(TypeError, match="like must be Clients"):
+        Clients.from_list(letters(["b"], 1), like=[1])  # type: ignore[arg-type]
+    numbers = train.map(lambda x, y: (x, y + 3))
+    for grade in (tw.evaluate, tw.evaluate.report):
+        with pytest.raises(
+            ValueError, match=r"client 'ann': y at row 0 is 3, but a label must be a whole number from 0 to 2"
+        ):
+            grade(problem, problem.start, numbers)
+
+
+def ages(shift: float = 0.0, cities: tuple[str, ...] = ("Oslo", "Rome")) -> pd.DataFrame:
+    rng = np.random.default_rng(3)
+    return pd.DataFrame(
+        {
+            "who": np.repeat(["v", "u"], 12),
+            "age": rng.normal(60 + shift, 10, 24),
+            "city": np.array(cities)[np.arange(24) % len(cities)],
+            "ill": np.array(["no", "yes"])[np.arange(24) % 2],
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    "other, options, said",
+    [
+        (ages(30), {"standardize": "pooled"}, "column 'age' was scaled by mean .* in the training rows and by mean"),
+        (ages(30), {"standardize": "per client"}, "have standardize='pooled', and these 'per client'"),
+        (ages(), {}, "have standardize='pooled', and these None"),
+        (
+            ages(cities=("Oslo", "Bari")),
+            {"standardize": "pooled"},
+            "'city=Rome' only in the training rows and 'city=Bari' only",
+        ),
+        (ages()[["who", "city", "age", "ill"]], {"standardize": "pooled"}, "the features come in another order"),
+    ],
+)
+def test_test_tables_are_scaled_like_the_training_table_or_refused(other: pd.DataFrame, options: Any, said: str):
+    train = Clients.from_frame(ages(), client="who", target="ill", standardize="pooled")
+    problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.1), train)
+    apart = Clients.from_frame(other, client="who", target="ill", **options)
+    with pytest.raises(ValueError, match=said):
+        tw.evaluate(problem, problem.start, apart)
+    like = Clients.from_frame(other, like=train)
+    assert like.schema == train.schema
+    rows = other[other.who == "u"]
+    model, run = tw.Model.of(problem, problem.start), problem.start
+    assert_array_equal(
+        tw.evaluate.predict(problem, run, "u", rows), np.array([0, 1])[(model.predict("u", rows) == "yes") * 1]
+    )
+    found = tw.evaluate(problem, run, like)
+    right = [np.mean(model.predict(who, other[other.who == who]) == other.ill[other.who == who]) for who in ("u", "v")]
+    assert_allclose(found.personal, right)
+
+
+def test_each_clients_own_scale_is_that_of_training():
+    train = Clients.from_frame(ages(), client="who", target="ill", standardize="per client")
+    problem = tw.Problem(tw.objectives.local(tw.losses.logistic(l2=0.1)), train)
+    apart = Clients.from_frame(ages(30), client="who", target="ill", standardize="per client")
+    with pytest.raises(ValueError, match="(column 'age'|client 'u') was"):
+        tw.evaluate(problem, problem.start, apart)
+    assert_allclose(Clients.from_frame(ages(), like=train).x, train.x)
+    assert Clients.from_frame(ages(30), like=train).x[:, 0].mean() > 1
+    for part in train.split(0.5):
+        tw.evaluate(problem, problem.start, part)
+
+
+def test_like_settles_what_else_one_would_say():
+    train = Clients.from_frame(ages(), client="who", target="ill")
+    with pytest.raises(ValueError, match="standardize and labels cannot be given with like="):
+        Clients.from_frame(ages(), like=train, standardize="pooled", labels="classes")
+    with pytest.raises(ValueError, match="for arrays say from_list"):
+        Clients.from_frame(ages(), like=Clients.from_list(letters(["a", "b"], 0)))
+    with pytest.raises(
+        ValueError,
+        match=r"client 'v': the label at row 0 of the frame is 'perhaps', but",
+    ):
+        Clients.from_frame(ages().assign(ill="perhaps"), like=train)
+    assert Clients.from_frame(ages().drop(columns="ill"), like=train, target=None).y is None
+    backwards = Clients.from_list([(ages()[:3], ["no"] * 3), (ages()[3:6], ["yes"] * 3)], names=["v", "u"], like=train)
+    assert Clients.from_frame(ages(), like=backwards).names == ("v", "u")
+    codes = Clients.from_frame(
+        ages().assign(ill=np.arange(24) % 2 * 2 - 1), client="who", target="ill", labels="classes"
+    )
+    assert set(Clients.from_groups(codes.x, [-1, 1] * 12, ["u"] * 24, like=codes).y.tolist()) == {0, 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -266,3 +267,42 @@ def test_what_cannot_be_tuned():
     ):
         with pytest.raises(tw.TwofoldError, match=words):
             tw.tune(*arguments, **options)
+
+
+def test_the_strength_chosen_for_school_is_between_its_ends():
+    """The real data, where there are some: the choice is never worse than the worse end, by rows that had no say in it."""
+    folder = os.environ.get("TWOFOLD_DATA", "")
+    if not folder or not FilePath(folder, "school", "school.mat").is_file():
+        pytest.skip("TWOFOLD_DATA is not set to a folder with school/school.mat")
+    data = tw.data.school.load()
+    x, y = (np.concatenate([pair[i] for pair in data.clients[:40]]) for i in (0, 1))
+    owner = np.repeat(data.names[:40], [len(pair[1]) for pair in data.clients[:40]])
+    x = x[:, :-1] / np.maximum(x[:, :-1].std(0), 1e-9)
+    clients = Clients.from_groups(x - x.mean(0), (y - y.mean()) / y.std(), owner)
+    test = np.random.default_rng(1).random(clients.rows) < 1 / 3
+    test[clients.offsets[:-1]] = False
+    train = dataclasses.replace(clients, row_weights=(~test).astype(float))
+    loss = tw.losses.squared(l2=1e-3, intercept=True)
+    tuned = tw.tune(tw.objectives.mixture(loss, lam=1.0), train, per_client=False)
+    judge = Judge(dataclasses.replace(clients, row_weights=np.maximum(test, 1e-12)), np.zeros(len(test), np.int32), 1)
+    base = tw.objectives.mixture(loss, lam=np.ones(40))
+    with jax.enable_x64(True):
+        path = Path(base, train, np.where(test, 0, 1).astype(np.int32), 1)
+        far = 1e6 * curvature_of(loss, train)
+        lams = (far, np.clip(tuned.strength, 0.0, far), 0.0)
+        shared, auto, alone = (judge.mean(path.fit(Mixture(loss, np.full(40, lam))).loss) for lam in lams)
+    assert auto <= max(shared, alone) + 1e-9
+    assert tuned.loss[tuned.chosen] == tuned.loss.min()
+
+
+def test_looser_fits_on_the_path_change_no_figure_that_matters(monkeypatch: pytest.MonkeyPatch):
+    """What stopping early leaves is far below the error of any held-out loss, and saves a good part of the rounds."""
+    from twofold.tune import path as paths
+
+    clients = made(0.5, classes=True)
+    objective = tw.objectives.mixture(LOGISTIC, lam=1.0)
+    early = tw.tune(objective, clients, folds=FOLDS, per_client=False)
+    monkeypatch.setattr(paths, "CALM", {"newton": (1e-9, 2), "lbfgs": (1e-9, 2)})
+    late = tw.tune(objective, clients, folds=FOLDS, per_client=False)
+    assert np.max(np.abs(early.loss - late.loss) / late.error) < 0.01
+    assert early.ledger.rounds < 0.75 * late.ledger.rounds

@@ -18,9 +18,9 @@ import numpy as np
 from jax import tree_util
 from numpy.typing import ArrayLike, NDArray
 
-from twofold.errors import InputError
-from twofold.tables import Schema, Standardize, Table, read
-from twofold.tables.columns import plain
+from twofold.errors import InputError, KindError
+from twofold.tables import Schema, Standardize, Table, Values, read
+from twofold.tables.columns import is_frame, plain
 from twofold.tables.schema import Labels, Missing, class_of
 
 __all__ = ["Client", "ClientError", "ClientWarning", "Clients", "Frame", "Name", "Schema", "Stack", "Weights"]
@@ -30,6 +30,8 @@ PyTree: TypeAlias = Any
 Name: TypeAlias = str | int
 Weights: TypeAlias = Literal["rows"] | ArrayLike | None
 """None (1/M each, as in the paper), "rows" (proportional to counts, as in FedAvg), or M positive numbers."""
+Like: TypeAlias = "Clients | Schema | None"
+"""Clients as which other rows are read, or the schema that says how; None: the rows are read by themselves."""
 _Array: TypeAlias = NDArray[Any]  # of booleans, integers or floats
 _Layout: TypeAlias = Any  # jax's PyTreeDef, which JAX does not type
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -162,25 +164,43 @@ class Clients:
 
     @classmethod
     def from_list(
-        cls, pairs: Iterable[tuple[PyTree, PyTree]], names: Sequence[Name] | None = None, weights: Weights = None
+        cls,
+        pairs: Iterable[tuple[PyTree, PyTree]],
+        names: Sequence[Name] | None = None,
+        weights: Weights = None,
+        *,
+        like: Like = None,
     ) -> Clients:
         """Take one pair (x, y) per client; the names default to 0, 1, 2, ...
 
-        Labels that are strings become 0, 1, ... in their sorted order, which `clients.schema.classes` keeps.
+        Labels that are strings become 0, 1, ... in their sorted order, which `clients.schema.classes` keeps. Rows that came apart,
+        such as a test table, are read `like` other clients: with their classes, and x that is a table with their features; the names
+        then default to theirs.
 
         >>> import numpy as np
         >>> import twofold as tw
         >>> tw.Clients.from_list([(np.eye(2), [0, 1]), (np.ones((3, 2)), [1, 1, 0])], weights="rows").weights.tolist()
         [0.4, 0.6]
+        >>> train = tw.Clients.from_list([(np.eye(3), ["a", "b", "c"])], names=["ann"])
+        >>> tw.Clients.from_list([(np.ones((2, 3)), ["b", "c"])], like=train)["ann"].y.tolist()
+        [1, 2]
         """
         pairs = list(pairs)
+        if names is None and isinstance(like, Clients) and len(pairs) == like.M:
+            names = like.names
         names = _names(names, len(pairs))
+        known = _known(like)
         everyone: list[list[_Array]] = []
         expected: Any = None
         both = [_pair(pair, f"client {name!r}") for name, pair in zip(names, pairs, strict=True)]
-        schema, targets = _coded([y for _, y in both])
+        if known is None:
+            schema, targets = _coded([y for _, y in both])
+        else:
+            schema, targets = known, [_codes_like(known, y, name) for name, (_, y) in zip(names, both, strict=True)]
         for name, (x, _), y in zip(names, both, targets, strict=True):
             who = f"client {name!r}"
+            if known is not None and known.columns and is_frame(x):
+                x = known.encode(x, name)  # noqa: PLW2901
             arrays, structure = _read(x, y, who)
             if len(arrays[0]) == 0:
                 raise ClientError(f"{who} has no rows: its x has shape {arrays[0].shape}")
@@ -204,22 +224,32 @@ class Clients:
         *,
         row_weights: ArrayLike | None = None,
         schema: Schema | None = None,
+        like: Like = None,
     ) -> Clients:
         """Cut one table into clients by a label per row.
 
         Clients come in the sorted order of their labels, or in order of first appearance if labels cannot be compared.
         Rows keep their order inside a client. Strings and integers become names as they are, other labels as `str`.
         Labels y that are strings become 0, 1, ... in their sorted order, which `clients.schema.classes` keeps. SciPy's sparse
-        matrices become dense ones, if there is room for them. `row_weights` are one number ≥ 0 per row.
+        matrices become dense ones, if there is room for them. `row_weights` are one number ≥ 0 per row. Rows that came apart, such as a
+        test table, are read `like` other clients: with their classes, in their order, and x that is a table with their features.
 
         >>> import numpy as np
         >>> import twofold as tw
         >>> clients = tw.Clients.from_groups(np.eye(3), [1, 0, 1], groups=["bob", "ann", "bob"])
         >>> clients.names, clients.counts.tolist()
         (('ann', 'bob'), [1, 2])
+        >>> train = tw.Clients.from_groups(np.eye(3), ["ill", "fit", "well"], groups=["ann", "ann", "bob"])
+        >>> tw.Clients.from_groups(np.ones((2, 3)), ["well", "ill"], groups=["bob", "ann"], like=train).y.tolist()
+        [1, 2]
         """
         labels: list[Any] = groups.tolist() if isinstance(groups, _HasToList) else list(groups)
-        found, (y,) = _coded([y])
+        known = None if schema is not None else _known(like)
+        if known is None:
+            found, (y,) = _coded([y])
+        else:
+            found, y = known, _codes_like(known, y, None)
+            x = known.encode(x, [plain(label) for label in labels]) if known.columns and is_frame(x) else x
         arrays, structure = _read(x, y, "the data", len(labels), "groups")
         seen: dict[Any, int] = {}
         try:
@@ -233,6 +263,9 @@ class Clients:
             ordered = sorted(seen)
         except TypeError:
             ordered = list(seen)
+        if isinstance(like, Clients):
+            place = {name: m for m, name in enumerate(like.names)}
+            ordered.sort(key=lambda label: place.get(_name(label), like.M))
         rank = np.empty(len(seen), np.int64)
         rank[[seen[label] for label in ordered]] = np.arange(len(seen))
         member = rank[member]
@@ -260,6 +293,7 @@ class Clients:
         missing: Missing = "impute",
         labels: Labels = "auto",
         row_weights: str | ArrayLike | None = None,
+        like: Like = None,
     ) -> Clients:
         """Cut a data frame into clients by the column `client`, in the order of `from_groups`.
 
@@ -280,6 +314,10 @@ class Clients:
         keeps and `schema.decode` gives back. Numbers stay as they are. Only −1 and 1, and whole numbers 1, 2, ..., K up to 20, are
         taken for classes, with a warning: say `labels="classes"` or `labels="numbers"`.
 
+        **Another table of the same kind.** `like=train` reads a table as those clients were read: the same features, levels, means and
+        spreads, the same classes, the same columns of clients and targets, and the clients in the same order. A test table needs it:
+        read by itself, it would be coded and scaled in its own way, and no grade on it would mean anything.
+
         >>> import pandas as pd
         >>> import twofold as tw
         >>> df = pd.DataFrame({"user": ["bob", "ann"], "age": [30.0, 40.0], "y": [0, 1]})
@@ -289,8 +327,19 @@ class Clients:
         >>> clients = tw.Clients.from_frame(df)
         >>> clients.schema.features, clients.schema.classes, clients["bob"].y.tolist()
         (('city=Oslo', 'city=Rome'), ('ill', 'well'), [0])
+        >>> later = pd.DataFrame({"user": ["bob", "ann"], "city": ["Rome", "Bari"], "y": ["well", "well"]})
+        >>> test = tw.Clients.from_frame(later, like=clients)
+        >>> test.x.tolist(), test.y.tolist()
+        ([[0.0, 0.0], [0.0, 1.0]], [1, 1])
         """
         try:
+            if like is not None:
+                own = {"features": features, "standardize": standardize}
+                own |= {
+                    "missing": None if missing == "impute" else missing,
+                    "labels": None if labels == "auto" else labels,
+                }
+                return cls._from_table_like(read(df), like, client, target, weights, row_weights, own)
             return cls._from_table(
                 read(df), client, target, features, weights, standardize, missing, labels, row_weights
             )
@@ -332,6 +381,45 @@ class Clients:
         if isinstance(row_weights, str):
             row_weights = table.column(row_weights).values
         return cls.from_groups(x, y, owners, weights, row_weights=row_weights, schema=schema)
+
+    @classmethod
+    def _from_table_like(
+        cls,
+        table: Table,
+        like: Clients | Schema,
+        client: str,
+        target: str | None,
+        weights: Weights,
+        row_weights: str | ArrayLike | None,
+        own: dict[str, Any],
+    ) -> Clients:
+        """Read a table as other clients were read; `own` are the options that these have settled already."""
+        schema = cast(Schema, _known(like))
+        said = [name for name, value in own.items() if value is not None]
+        if said:
+            raise ClientError(
+                f"{' and '.join(said)} cannot be given with like=, which reads the table as those clients were"
+            )
+        if not schema.columns:
+            raise ClientError(
+                "like= needs clients that Clients.from_frame has read: for arrays say from_list(..., like=train)"
+            )
+        client = schema.client if client == "user" and schema.client is not None else client
+        target = schema.target if target == "y" else target
+        for column in (client, target):
+            if column is not None and column not in table.names:
+                raise _unknown("column", column, table.names)
+        whose = table.column(client)
+        owners = [None if gone else plain(o) for o, gone in zip(whose.values.tolist(), whose.missing, strict=True)]
+        y = None
+        if target is not None:
+            values = _whole_target(table, target, owners)
+            y = _codes_like(schema, values.values, None, owners)
+        if isinstance(row_weights, str):
+            row_weights = table.column(row_weights).values
+        x = schema.transform(table, owners)
+        order = like if isinstance(like, Clients) else None
+        return cls.from_groups(x, y, owners, weights, row_weights=row_weights, schema=schema, like=order)
 
     @property
     def opening_floats(self) -> int:
@@ -591,7 +679,8 @@ def _read(x: PyTree, y: PyTree, who: str, rows: int | None = None, source: str =
             raise
         except ValueError as problem:
             wanted = "but needs an array of booleans, integers or floats with one row per sample"
-            raise ClientError(f"{who} has {problem} in {_fields(structure)[i]}, {wanted}") from None
+            told = f"{who} has {problem} in {_fields(structure)[i]}, {wanted}{_about_objects(leaf)}"
+            raise ClientError(told) from None
         rows = len(arrays[0]) if rows is None else rows
         if len(arrays[i]) != rows:
             raise ClientError(f"{who} has {rows} rows in {source} but {len(arrays[i])} in {_fields(structure)[i]}")
@@ -611,6 +700,23 @@ def _array(leaf: Any) -> _Array:
     if array.dtype.kind not in "biuf" or array.ndim == 0:
         raise InputError(f"the single value {array}" if array.ndim == 0 else f"dtype {array.dtype}")
     return _frozen(array)
+
+
+def _about_objects(leaf: Any) -> str:
+    """Which columns of an array of objects are no numbers, and what to do about it."""
+    if getattr(getattr(leaf, "dtype", None), "kind", "") != "O" or np.ndim(leaf) not in (1, 2):
+        return ""
+    table = np.asarray(leaf, object)
+    columns: list[list[Any]] = [table.tolist()] if table.ndim == 1 else table.T.tolist()
+    for j, column in enumerate(columns):
+        row = next((i for i, v in enumerate(column) if not isinstance(v, (int, float, np.number, np.bool_))), None)
+        if row is not None:
+            where = f"row {row}" if table.ndim == 1 else f"row {row}, column {j}"
+            return (
+                f": there is {column[row]!r} at {where}. Encode such columns, or give a table, whose strings and categories are "
+                "encoded for you: tw.Clients.from_frame(df, client=..., target=...)"
+            )
+    return ": all of them are numbers, so say .astype(float)"
 
 
 def _dense(matrix: Any) -> _Array:
@@ -646,8 +752,42 @@ def _is_text(array: _Array) -> bool:
     return array.size > 0 and (array.dtype.kind == "U" or all(isinstance(label, str) for label in array.tolist()))
 
 
-def _target(table: Table, target: str, owners: Sequence[Any], labels: Labels) -> tuple[_Array, tuple[Any, ...] | None]:
-    """The targets as numbers, and their classes."""
+def _known(like: Like) -> Schema | None:
+    """How the rows of other clients were read; None if nobody says."""
+    if like is None or isinstance(like, Schema):
+        return like
+    if not isinstance(cast(object, like), Clients):  # users may pass anything
+        raise KindError(f"like must be Clients, such as those trained on, or their schema, got {type(like).__name__}.")
+    return Schema() if like.schema is None else like.schema
+
+
+def _codes_like(schema: Schema, y: PyTree, client: Name | None, owners: Sequence[Any] | None = None) -> PyTree:
+    """Labels as the numbers of classes that are known; where these are strings, numbers are codes already and stay as they are."""
+    who = "" if client is None else f"client {client!r}: "
+    _, (found,) = _coded([y])
+    text = found is not y
+    if schema.classes is None:
+        if text or getattr(getattr(y, "dtype", None), "kind", "") == "O":
+            raise ClientError(f"{who}the labels are strings, but those of like= are numbers")
+        return y
+    listed_already: object = y.tolist() if isinstance(y, _HasToList) else y
+    if not isinstance(listed_already, list):
+        return cast(Any, y)
+    labels = cast(list[Any], listed_already)
+    if owners is None and not text and any(isinstance(label, str) for label in schema.classes):
+        return y  # the numbers of classes already
+    known = {label: code for code, label in enumerate(schema.classes)}
+    for row, label in enumerate(labels):
+        if plain(label) not in known:
+            whose = who if owners is None else f"client {_name(owners[row])!r}: "
+            where = f"row {row}" if owners is None else f"row {row} of the frame"
+            listed = ", ".join(map(repr, schema.classes))
+            raise ClientError(f"{whose}the label at {where} is {plain(label)!r}, but those of like= are {listed}")
+    return schema.codes(labels)
+
+
+def _whole_target(table: Table, target: str, owners: Sequence[Any]) -> Values:
+    """The targets, none of them missing."""
     values = table.column(target)
     wrong = values.missing.copy()
     if values.values.dtype.kind == "f":
@@ -657,6 +797,12 @@ def _target(table: Table, target: str, owners: Sequence[Any], labels: Labels) ->
         found = "missing" if values.missing[row] else values.values[row]
         where = f"client {_name(owners[row])!r}: column {target!r} at row {row} of the frame"
         raise ClientError(f"{where} is {found}, but every target must be there and finite: leave such rows out")
+    return values
+
+
+def _target(table: Table, target: str, owners: Sequence[Any], labels: Labels) -> tuple[_Array, tuple[Any, ...] | None]:
+    """The targets as numbers, and their classes."""
+    values = _whole_target(table, target, owners)
     classes, guessed = class_of(values, labels)
     if guessed:
         shown = ", ".join(map(str, classes or ()))

@@ -53,7 +53,7 @@ class Table:
     def __str__(self) -> str:
         lines = aligned([self.head, *self.rows], WIDTH, left=[i for i, h in enumerate(self.head) if h in self.left])
         told = [line for note in self.notes for line in textwrap.wrap(note, WIDTH)]
-        return "\n".join([*([self.title] if self.title else []), *lines, *told])
+        return "\n".join([*textwrap.wrap(self.title, WIDTH), *lines, *told])
 
     def _repr_html_(self) -> str:
         return html(

@@ -8,7 +8,6 @@ import dataclasses
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast, overload
 
@@ -18,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from twofold import storage
 from twofold.errors import InputError, NotFound
-from twofold.exports import FilePath, latex, write_csv, write_parquet
+from twofold.exports import FilePath, Table, latex, write_csv, write_parquet
 from twofold.extras import require
 from twofold.model.base import Model
 from twofold.model.files import DOCUMENT, document_of
@@ -215,6 +214,7 @@ class Result:
     def save(self, folder: str | Path) -> Path:
         """Write the run and its model into a folder: `result.json`, `model.json` and `model.safetensors`.
 
+        What an earlier `save` has left there, of one run or of several seeds, is replaced.
         `Result.load` reads the run, with its history and its cost, and `tw.load` the model, which predicts. A result that does not
         know its problem any more (one that was loaded) has no `model.json`: `tw.Model.of(problem, result).save(folder)` writes it.
 
@@ -226,8 +226,10 @@ class Result:
         >>> tw.Result.load(folder).ledger.rounds, tw.load(folder).names
         (2, ('north', 'south'))
         """
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = storage.made(folder)
+        if (folder / RESULTS).is_file():  # of several seeds
+            (folder / RESULTS).unlink()
+            delete_other_seeds(folder, ())
         (w, of_w), (beta, of_beta) = (storage.pack(block, getattr(self, block)) for block in ("w", "beta"))
         tensors = w | beta
         if self.problem is None:
@@ -280,10 +282,10 @@ class Result:
             **{name: document[name] for name in ("status", "message", "seed", "seconds")},
         )
 
-    def _repr_html_(self) -> str:
-        """What a notebook shows: how the run ended, what it cost and the last record."""
+    def _said(self) -> dict[str, str]:
+        """How the run ended, what it cost and the last record, in words."""
         last = {name: values[-1] for name, values in self.history.items() if len(values)}
-        rows = {
+        return {
             "status": f"{self.status}: {self.message}" if self.message else self.status,
             "algorithm": self.settings["name"],
             "seed": str(self.seed),
@@ -296,11 +298,22 @@ class Result:
             },
             **({"notes": " ".join(self.notes)} if self.notes else {}),
         }
-        cells = "".join(
-            f"<tr><th style='text-align:left'>{escape(k)}</th><td style='text-align:left'>{escape(v)}</td></tr>"
-            for k, v in rows.items()
+
+    def _table(self) -> Table:
+        return Table(
+            "twofold.Result", ["", "value"], [[name, text] for name, text in self._said().items()], left=("value",)
         )
-        return f"<table><caption>twofold.Result</caption>{cells}</table>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: how the run ended, what it cost and the last record."""
+        return self._table()._repr_html_()  # pyright: ignore[reportPrivateUsage]
+
+    def __str__(self) -> str:
+        return str(self._table())
+
+    def to_latex(self, path: FilePath | None = None) -> str:
+        """Give how the run ended, what it cost and the last record as a LaTeX table, and write it to `path` if one is given."""
+        return self._table().to_latex(path)
 
 
 class Results(Sequence[Result]):
@@ -345,7 +358,7 @@ class Results(Sequence[Result]):
     def save(self, folder: str | Path) -> Path:
         """Write every run into a folder of its own, `seed-0`, `seed-1`, …, and `results.json`, which lists the seeds.
 
-        Runs of other seeds that an earlier `save` has left in the folder are deleted.
+        What an earlier `save` has left in the folder, one run or runs of other seeds, is deleted.
 
         >>> import tempfile
         >>> import twofold as tw
@@ -361,9 +374,12 @@ class Results(Sequence[Result]):
         seeds = [run.seed for run in self.runs]
         if len(set(seeds)) < len(seeds):
             raise InputError(f"Two runs of one seed cannot be saved in one folder; the seeds are {seeds}.")
+        storage.made(folder)
+        if (folder / RESULT).is_file():  # of one run
+            for name in (RESULT, MODEL, DOCUMENT):
+                (folder / name).unlink(missing_ok=True)
         for run in self.runs:
             run.save(_seed_folder(folder, run.seed))
-        folder.mkdir(parents=True, exist_ok=True)
         (folder / RESULTS).write_text(json.dumps({"format": FORMAT, "seeds": seeds}, indent=1))
         delete_other_seeds(folder, seeds)
         return folder

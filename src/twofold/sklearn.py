@@ -11,7 +11,9 @@ personalisation chosen by cross-validation inside every client's rows. They need
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
+import numbers
 import warnings
 from collections.abc import Generator, Sequence
 from typing import Any, ClassVar, Literal, Self, TypeAlias
@@ -21,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twofold import objectives as catalogue
-from twofold.clients import Clients
+from twofold.clients import Clients, ClientWarning
 from twofold.errors import InputError, MissingExtra
 from twofold.losses import Linear, logistic, softmax, squared
 from twofold.model.adapting import find
@@ -34,11 +36,12 @@ from twofold.tables.columns import is_frame, plain
 from twofold.tune import Tuned, curvature_of, tune
 
 try:
+    from sklearn import get_config
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.metrics import accuracy_score, r2_score
     from sklearn.model_selection import BaseCrossValidator, GroupKFold
-    from sklearn.utils import check_consistent_length
+    from sklearn.utils import check_consistent_length, check_random_state
     from sklearn.utils.multiclass import check_classification_targets, type_of_target
     from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, column_or_1d, validate_data
 except ModuleNotFoundError as missing:
@@ -77,7 +80,7 @@ class _Personalized(BaseEstimator):
         folds: int = 5,
         tol: float = 1e-12,
         max_rounds: int = 200,
-        random_state: int | None = 0,
+        random_state: int | np.random.RandomState | None = 0,
     ) -> None:
         self.objective = objective
         self.strength = strength
@@ -109,7 +112,10 @@ class _Personalized(BaseEstimator):
         """
         if self.objective not in NAMES:
             raise InputError(f"objective is one of {', '.join(NAMES)}, got {self.objective!r}.")
+        _check_strength(self.objective, self.strength)
         table, owners = self._read(X, client, groups, reset=True)
+        if owners is None:
+            self._warn_of_nobody()
         self.adapted_: dict[Any, float] = {}
         target = self._target(y)
         check_consistent_length(np.empty((table.rows, 0)), target)
@@ -128,6 +134,17 @@ class _Personalized(BaseEstimator):
         with jax.enable_x64(True):
             self._solve(np.asarray(x, np.float64), target[kept], whose, used)
         return self
+
+    def _warn_of_nobody(self) -> None:
+        """Say that all rows are taken for one client's, where somebody has meant otherwise, as far as that can be seen."""
+        meant = not isinstance(self.strength, str) or bool(get_config().get("enable_metadata_routing"))
+        if meant and self.objective != "shared":
+            warnings.warn(
+                f"{type(self).__name__}.fit: nobody says whose rows these are, so all are one client's and the model is the usual one. "
+                f"{_WHOSE.format(method='fit(X, y')}",
+                ClientWarning,
+                stacklevel=3,
+            )
 
     def _read(self, X: Any, client: Any, groups: Any, *, reset: bool) -> tuple[Table, list[Any] | None]:
         """The table of X, and the owner of each row; None where nobody says whose rows these are."""
@@ -195,7 +212,7 @@ class _Personalized(BaseEstimator):
         self.result_: Result = solve(problem, "profile", **stop)
         if loss.l2 > 0 and self.result_.status != "converged":
             warnings.warn(f"{type(self).__name__}: {self.result_.message}.", ConvergenceWarning, stacklevel=4)
-        self.strength_ = self.tuned_.strength if self.tuned_ is not None else self.strength
+        self.strength_ = self.tuned_.strength if self.tuned_ is not None else self._given_strength(loss, clients)
         self.clients_ = np.array(clients.names)
         self.ledger_: Ledger = self.result_.ledger if self.tuned_ is None else self.result_.ledger + self.tuned_.ledger
         self.n_rounds_ = self.result_.ledger.rounds
@@ -222,24 +239,53 @@ class _Personalized(BaseEstimator):
         p = problem.clients.weights
         return tuple(np.tensordot(p, np.stack([pair[i] for pair in pairs]), 1) for i in (0, 1))  # type: ignore[return-value]
 
+    def _given_strength(self, loss: Linear, clients: Clients) -> Any:
+        """The strength where none was chosen by cross-validation."""
+        if self.objective in ("shared", "alone"):
+            return self.objective
+        if not self._auto:
+            return self.strength
+        if len(clients) == 1:
+            return {"adaptive": 1.0, "weight_sharing": "shared"}.get(self.objective, math.inf)
+        return self._first_strength(loss, clients)
+
+    @property
+    def _auto(self) -> bool:
+        return isinstance(self.strength, str) and self.strength == "auto"
+
+    def _first_strength(self, loss: Linear, clients: Clients) -> Any:
+        """What "auto" begins with, and stays with where nothing can be held out."""
+        found: dict[str, Any] = {"adaptive": 0.5, "weight_sharing": "weight"}
+        return found.get(self.objective, curvature_of(loss, clients))
+
+    def _seed(self) -> int:
+        if self.random_state is None:
+            return 0
+        if isinstance(self.random_state, numbers.Integral):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+
     def _chosen(self, loss: Linear, clients: Clients) -> tuple[Objective, Tuned | None]:
         """The objective with its strength, and what was found out about it."""
         if self.objective == "shared" or len(clients) == 1:
             return catalogue.traditional(loss), None
         if self.objective == "alone":
             return catalogue.local(loss), None
-        if isinstance(self.strength, str) and self.strength == "auto":
-            start = self._made(
-                loss, {"adaptive": 0.5, "weight_sharing": "weight"}.get(self.objective, curvature_of(loss, clients))
-            )
-            if (
-                int(np.add.reduceat(np.asarray(clients.row_weights) > 0, clients.offsets[:-1], dtype=np.int64).max())
-                < 2
-            ):
-                return start, None  # nothing can be held out
-            seed = 0 if self.random_state is None else int(self.random_state)
+        if self._auto:
+            first = self._first_strength(loss, clients)
+            start = self._made(loss, first)
+            rows = np.add.reduceat(np.asarray(clients.row_weights) > 0, clients.offsets[:-1], dtype=np.int64)
+            if int(rows.max()) < 2:
+                shown = f"{first:.3g}" if isinstance(first, float) else first
+                warnings.warn(
+                    f"{type(self).__name__}: no client has two rows to hold one out, so the strength cannot be chosen: it is {shown}. "
+                    "Say strength= yourself.",
+                    ClientWarning,
+                    stacklevel=5,
+                )
+                return start, None
             own: Any = self.per_client
-            tuned = tune(start, clients, folds=self.folds, per_client=own, seed=seed)
+            tuned = tune(start, clients, folds=self.folds, per_client=own, seed=self._seed())
             return tuned.objective, tuned
         return self._made(loss, self.strength), None
 
@@ -323,6 +369,8 @@ class _Personalized(BaseEstimator):
         table, owners = self._read(X, client, groups, reset=False)
         place = {name: m for m, name in enumerate(self.clients_.tolist())}
         last = len(place)
+        if last > 1 and self.objective != "shared":
+            self._warn_of_strangers(owners, place)
         if owners is None:
             index = np.full(table.rows, 0 if last == 1 else last)
         else:
@@ -333,6 +381,21 @@ class _Personalized(BaseEstimator):
             mine = index == m
             scores[mine] = x[mine] @ self._coef[m] + self._intercept[m]
         return scores
+
+    def _warn_of_strangers(self, owners: list[Any] | None, place: dict[Any, int]) -> None:
+        """Say that nobody's own model is asked, where that may not be meant."""
+        if owners is not None and (not owners or any(owner in place for owner in owners)):
+            return
+        instead = "every row gets the shared model, and no client its own"
+        if owners is None:
+            told = f"nobody says whose rows these are, so {instead}. {_WHOSE.format(method='predict(X')}"
+        else:
+            strangers = _some(list(dict.fromkeys(owners)))
+            told = (
+                f"no row is of a client that was there in fit, so {instead}. The rows are those of {strangers}, and fit knew "
+                f"{_some(list(place))}. Newcomers with labelled rows get a model of their own by adapt(X, y, client=...)."
+            )
+        warnings.warn(f"{type(self).__name__}: {told}", ClientWarning, stacklevel=4)
 
     def __sklearn_tags__(self) -> Any:
         tags: Any = super().__sklearn_tags__()
@@ -401,9 +464,10 @@ class PersonalizedClassifier(ClassifierMixin, _Personalized):
     def _target(self, y: Any) -> NDArray[Any]:
         if y is None:
             raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None.")
-        y = column_or_1d(y, warn=True)
+        y = column_or_1d(_as_they_are(y), warn=True)
         if y.dtype.kind == "f":
             check_array(y, ensure_2d=False, input_name="y")
+        _check_labels(y)
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
@@ -569,7 +633,58 @@ class WholeClients(GroupKFold):
     """
 
 
+_WHOSE = (
+    'Say it by a column of X, client="patient", or by {method}, client=labels); a scorer by name hands that on only with '
+    "scikit-learn's metadata routing switched on, and groups= goes to the splitters alone."
+)
+
+
 # --- helpers ------------------------------------------------------------------------------------------------------------
+
+
+def _check_strength(objective: str, strength: Any) -> None:
+    """Refuse a strength that the objective has no meaning for."""
+    if objective == "weight_sharing":
+        if not isinstance(strength, str) or strength not in ("auto", "weight", "bias"):
+            raise InputError(
+                f'weight_sharing shares one part by its name: strength="weight", "bias" or "auto", got {strength!r}.'
+            )
+    elif isinstance(strength, str) and strength != "auto" and objective not in ("shared", "alone"):
+        near = '; did you mean "auto"?' if difflib.get_close_matches(strength.lower(), ["auto"], cutoff=0.5) else "."
+        raise InputError(f'strength is "auto" or a number (for {objective}), got {strength!r}{near}')
+
+
+def _as_they_are(y: Any) -> Any:
+    """A list of labels without NumPy's making strings of all of them, a NaN among them too."""
+    if isinstance(y, (list, tuple)) and len({isinstance(label, str) for label in y}) == 2:
+        return np.array(y, object)
+    return y
+
+
+def _check_labels(y: NDArray[Any]) -> None:
+    """Refuse labels that are missing, naming their rows, and labels that cannot be put in an order."""
+    if y.dtype.kind != "O":
+        return
+    labels: list[Any] = y.tolist()
+    missing = [
+        row
+        for row, label in enumerate(labels)
+        if label is None or (not isinstance(label, str) and str(label) in ("nan", "NaT", "<NA>"))
+    ]
+    if missing:
+        rows = f"row {missing[0]}" if len(missing) == 1 else f"rows {_some(missing)}"
+        raise InputError(f"The target y is missing (NaN or None) in {rows}: leave such rows out, in X and in y.")
+    first = labels[0]
+    other = next((row for row, label in enumerate(labels) if isinstance(label, str) != isinstance(first, str)), None)
+    if other is not None:
+        raise InputError(
+            f"The target y has labels of several kinds: {first!r} at row 0 and {labels[other]!r} at row {other}. Make them all strings "
+            "or all numbers."
+        )
+
+
+def _some(names: Sequence[Any]) -> str:
+    return ", ".join(repr(name) for name in names[:6]) + (f", … ({len(names)} in all)" if len(names) > 6 else "")
 
 
 def _finite(array: NDArray[Any]) -> None:

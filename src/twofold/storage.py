@@ -20,6 +20,7 @@ from twofold.tree import Pytree
 __all__ = [
     "MODULE",
     "Skeleton",
+    "made",
     "modules",
     "pack",
     "plain",
@@ -36,6 +37,25 @@ Skeleton: TypeAlias = Any
 Tensors: TypeAlias = dict[str, NDArray[Any]]
 MODULE = "module"
 """A node of some library's own (an Equinox module): a file holds its leaves in order, and the kind of node by name only."""
+
+
+def made(folder: str | Path) -> Path:
+    """Make a folder, with those it lies in, if it is not there; a file in the way gets a sentence.
+
+    >>> import tempfile
+    >>> made(tempfile.mkdtemp() + "/runs/first").is_dir()
+    True
+    """
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        whole = folder.absolute()
+        file = next(path for path in (whole, *whole.parents) if path.exists())
+        raise InputError(
+            f"{file} is a file, so the folder {folder} cannot be made: move it, or give another folder."
+        ) from None
+    return folder
 
 
 def pack(block: str, value: Pytree) -> tuple[Tensors, Skeleton]:

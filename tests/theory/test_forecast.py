@@ -253,3 +253,37 @@ def test_rounds_that_never_come() -> None:
         tw.theory.cost_of_rounds(problem(tw.objectives.local), "acd", 1)
     with pytest.raises(tw.TwofoldError, match="rounds must be a whole number ≥ 1, got rounds=0"):
         tw.theory.cost_of_rounds(MIXTURE, "acd", 0)
+
+
+def hard(l2: float = 1e-6) -> tw.Problem:
+    rng = np.random.default_rng(0)
+    clients = tw.Clients.from_list([(rng.normal(size=(20, 3)), rng.integers(0, 2, 20)) for _ in range(4)])
+    return tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=l2), lam=1e-5), clients)
+
+
+def test_a_run_that_will_not_end_in_time_is_told_before():
+    with pytest.warns(
+        tw.TheoryWarning, match=r"hardly end in 20 s: .* lsgd needs .* times as long\). Remedy: acd needs"
+    ):
+        tw.theory.forecast(hard(), 1e-3, ["lsgd", "acd"], seconds=20)
+    with pytest.warns(
+        tw.TheoryWarning, match=r"Remedy: allow .* s for acd, ask for tol = 0\.\d+, or make the problem easier"
+    ):
+        tw.theory.forecast(hard(), 1e-6, ["acd"], seconds=1)
+    tw.theory.forecast(hard(), 1e-6, ["acd"], seconds=1e9)
+    tw.theory.forecast(hard(), 1e-6, seconds=1e4)  # some method will do
+    with pytest.raises(tw.TwofoldError, match="the time that you have"):
+        tw.theory.forecast(hard(), 1e-6, seconds=0)
+
+
+def test_solve_tells_when_its_seconds_will_not_do():
+    tw.solve(hard(1e-11), "acd", tol=1e-12, iterations=5)  # compiled beforehand
+    with pytest.warns(tw.TheoryWarning, match=r"0\.3 s will hardly do: theory needs about .* s of acd for tol = 1e-12"):
+        result = tw.solve(hard(1e-11), "acd", tol=1e-12, seconds=0.3)
+    assert "0.3 s will hardly do" in " ".join(result.notes)
+
+
+def test_the_table_fits_eighty_columns_and_travels():
+    table = tw.theory.forecast(hard(), 1e-6)
+    assert max(map(len, str(table).splitlines())) <= 80 and "…" not in str(table)
+    assert "<table>" in table._repr_html_() and r"\toprule" in table.to_latex()

@@ -1,5 +1,7 @@
 """The methods, each one file: the paper's, its baselines, and newer ones."""
 
+from typing import Any
+
 from twofold.algorithms.acd import ACD
 from twofold.algorithms.al2sgd_plus import AL2SGDPlus
 from twofold.algorithms.apfl import APFL
@@ -21,6 +23,7 @@ from twofold.algorithms.scaffnew import Scaffnew
 from twofold.algorithms.scaffold import Scaffold
 from twofold.algorithms.scd import SCD
 from twofold.algorithms.svrcd import SVRCD
+from twofold.errors import NoSuchName, choose_from
 
 REGISTRY: dict[str, type[Algorithm]] = {
     "lsgd": LSGD,
@@ -75,3 +78,23 @@ __all__ = [
     "Scaffnew",
     "Scaffold",
 ]  # fmt: skip
+
+METHODS = {
+    "fedavg": "fedavg(net)", "fedsgd": "fedavg(net, batch=None)", "fedper": "fedper(net, head)", "fedbabu": "fedbabu(net, head)",
+    "fedbn": "fedbn(net)", "lgfedavg": "lg_fedavg(net, head)", "finetune": "finetuned(net)", "finetuned": "finetuned(net)",
+    "maml": "per_fedavg(net)", "local": "local(net)",
+}  # fmt: skip
+"""Methods of the field that are an objective and an algorithm together: what to write."""
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):  # Python's own questions
+        raise AttributeError(f"module 'twofold.algorithms' has no attribute {name!r}")
+    plain = name.lower().replace("_", "")
+    if plain in METHODS:
+        raise NoSuchName(
+            f"There is no algorithms.{name}: it is an objective and an algorithm together, tw.methods.{METHODS[plain]}."
+        )
+    classes = [found.__name__ for found in (*REGISTRY.values(), *TRAINING.values())]
+    near = next((kind for kind in classes if kind.lower() == plain), name)
+    raise NoSuchName(choose_from(f"There is no algorithms.{name}", near, classes))

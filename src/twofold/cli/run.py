@@ -142,7 +142,7 @@ def evaluated(settings: Config, built: Built, runs: Results) -> Evaluation | Non
         return None
     from twofold.evaluate import evaluate
 
-    return evaluate(built.problem, runs[0], built.test)
+    return evaluate(built.problem, runs[0], built.test, metric=settings.output.metric)
 
 
 def _tell_interrupted(settings: Config, runs: Results) -> None:
@@ -199,4 +199,6 @@ def _grades(graded: Evaluation) -> RenderableType:
 
 
 def _figure(value: float, measure: str) -> str:
-    return f"{100 * value:.1f} %" if measure == "accuracy" else f"{value:.4g}"
+    from twofold.evaluate.text import show as figure
+
+    return figure(float(value), measure)

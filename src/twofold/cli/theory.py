@@ -47,7 +47,13 @@ def theory(
     for number, stage in enumerate(problems, 1):
         if len(problems) > 1:
             show(f"\nStage {number}: {stage.objective.equation}")
-        found = forecast(stage, tol, None if every_method else [built.algorithm], seed=settings.seeds[0])
+        found = forecast(
+            stage,
+            tol,
+            None if every_method else [built.algorithm],
+            seed=settings.seeds[0],
+            seconds=settings.budget.get("seconds"),
+        )
         show(
             _constants(found.constants),
             *_steps(settings, built, stage),

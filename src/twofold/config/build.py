@@ -27,6 +27,7 @@ from twofold.config.sections import (
 )
 from twofold.data import Dataset, OptionError, normalise
 from twofold.errors import InputError
+from twofold.evaluate.scoring import Metric
 from twofold.problem import Problem
 from twofold.result import Results
 from twofold.solver import solve
@@ -122,6 +123,11 @@ class Config:
             raise ConfigError(
                 [f'loss.name = "{self.loss.registered.name}" does not fit: {mistake}.'], self.name
             ) from mistake
+        if self.output.metric is not None:
+            try:
+                Metric.named(self.output.metric, getattr(objective, "loss", None))
+            except InputError as mistake:
+                raise ConfigError([f'output.metric = "{self.output.metric}": {mistake}'], self.name) from mistake
         return Built(problem, self.algorithm.build(), train, test, provenance)
 
     def solve(self, built: Built, progress: bool | None = None) -> Results:

@@ -91,6 +91,10 @@ class Output(Section):
         None, description="formats of the history; csv, and parquet where pyarrow is installed, if not given"
     )
     evaluate: bool = Field(True, description="whether to grade every client, on its test rows where it has some")
+    metric: str | None = Field(
+        None,
+        description='the grade: one of scikit-learn\'s scorers ("roc_auc", "r2", …) or "calibration"; by the loss if not given',
+    )
 
 
 PLAIN: dict[str, type[Section]] = {"stop": Stop, "record": Record, "run": Run, "output": Output}

@@ -59,13 +59,38 @@ def axis(text: str) -> Axis:
     try:
         found: list[Any] = tomllib.loads(f"values = [{values}]")["values"]
     except tomllib.TOMLDecodeError:
-        found = [part.strip() for part in values.split(",") if part.strip()]
+        found = [_value(part.strip()) for part in _parts(values) if part.strip()]
     told = tuple(in_toml(value) for value in found)
     if not told:
         raise ConfigError([f"--grid {text!r} has no value: write some after the equals sign, with commas between."])
     if len(set(told)) < len(told):
         raise ConfigError([f"--grid {text!r} has a value twice: every value must be there once."])
     return Axis(key.strip(), told)
+
+
+def _parts(values: str) -> list[str]:
+    """Values at their commas, except for those within brackets or quotes.
+
+    >>> _parts("0.1,x,[1, 2]")
+    ['0.1', 'x', '[1, 2]']
+    """
+    out, depth, quote = [""], 0, ""
+    for letter in values:
+        quote = "" if letter == quote else (quote or (letter if letter in "\"'" else ""))
+        depth += 0 if quote else (letter in "[{") - (letter in "]}")
+        if letter == "," and depth <= 0 and not quote:
+            out.append("")
+        else:
+            out[-1] += letter
+    return out
+
+
+def _value(text: str) -> Any:
+    """One value as TOML has it, or plain text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def plan(

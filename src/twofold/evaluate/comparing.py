@@ -13,6 +13,7 @@ from twofold.algorithms import Algorithm
 from twofold.clients import Clients
 from twofold.errors import InputError, NotFound
 from twofold.evaluate.grading import Evaluation, evaluate
+from twofold.evaluate.scoring import Metric
 from twofold.evaluate.text import show
 from twofold.exports import Table
 from twofold.objectives import Objective
@@ -152,13 +153,16 @@ def compare(
     algorithm: str | Algorithm = "acd",
     baselines: bool = True,
     rows: Literal["bfloat16"] | None = None,
+    metric: str | None = None,
     **options: Any,
 ) -> Comparison:
     """Train the shared model alone, each client alone and every given objective, and grade them on the test rows.
 
     `objectives` maps a name of your choice to an objective. All are solved by the same algorithm with the same `rounds`
     and `options`, which go to `solve` (tol, seed, every, ...). Local training sends nothing, so there `rounds` counts
-    iterations. `rows` is the precision in which features are kept for training, as in `Problem`.
+    iterations. `rows` is the precision in which features are kept for training, as in `Problem`. `metric` is the name of one of
+    scikit-learn's scorers ("roc_auc", "neg_log_loss", …) or "calibration"; by default accuracy, minus the squared error or
+    minus the loss.
 
     >>> import numpy as np
     >>> import twofold as tw
@@ -177,9 +181,11 @@ def compare(
     everything |= objectives
     if not everything:
         raise InputError("There is nothing to compare: give objectives, or leave baselines=True.")
+    if metric is not None:
+        Metric.named(metric, loss)  # a name that cannot be is told before anything is trained
     found: list[Row] = []
     for name, objective in everything.items():
         problem = Problem(objective, train, rows=rows)
         result = cast(Result, solve(problem, algorithm, rounds=rounds, **options))
-        found.append(Row(name, evaluate(problem, result, test), result, objective.equation))
+        found.append(Row(name, evaluate(problem, result, test, metric=metric), result, objective.equation))
     return Comparison(tuple(found))

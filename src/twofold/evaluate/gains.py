@@ -9,6 +9,7 @@ rows: these are drawn again with replacement, the same draw for both models (a p
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
@@ -26,7 +27,7 @@ from twofold.evaluate.grading import Evaluation, Run, check_test, parameters, ro
 from twofold.evaluate.picture import picture
 from twofold.evaluate.scoring import Metric
 from twofold.evaluate.text import PERCENT, show, signed, strip
-from twofold.exports import aligned
+from twofold.exports import Table, aligned
 from twofold.model import Model
 from twofold.objectives import Objective
 from twofold.problem import Problem
@@ -44,11 +45,15 @@ BASELINES: dict[str, str] = {"shared": "shared, trained as one model", "alone": 
 """What every client's personal model is held against."""
 AT_ONCE = 1 << 22
 """Weights of resamples that are held at once."""
-FEWER = 200
-"""Resamples for a scorer of scikit-learn's that takes them one by one."""
+CALLS = 3000
+"""Calls of a scorer of scikit-learn's that takes resamples one by one: for all clients and models together."""
+FEWEST = 25
+"""Resamples that it gets at least."""
 MOST_CLIENTS = 20
 """Clients that the text lists one by one."""
 WIDTH = 80
+LEAST_NAME = 8
+"""Letters of a line that clients' names have at least, before figures are broken too."""
 GROUPS = 3
 """Groups of clients, from few rows to many."""
 
@@ -239,7 +244,7 @@ class Report:
         for model, grades in self.grades.items():
             m = int(np.nanargmin(grades)) if not np.isnan(grades).all() else 0
             figures = (show(_mean(grades), self.measure), show(float(grades[m]), self.measure))
-            lines.append([BASELINES.get(model, model), *figures, _short(self.names[m], 24)])
+            lines.append([BASELINES.get(model, model), *figures, str(self.names[m])])
         return aligned(lines)
 
     def _strips(self) -> list[str]:
@@ -271,18 +276,53 @@ class Report:
 
     def _clients(self) -> list[str]:
         lines = [["client", "rows", *self.grades, *(f"over {name}" for name in self.gains)]]
-        for m in range(min(len(self.names), MOST_CLIENTS)):
+        shown = range(min(len(self.names), MOST_CLIENTS))
+        for m in shown:
             figures = (show(float(grades[m]), self.measure) for grades in self.grades.values())
             over = (self._over(found, m) for found in self.gains.values())
-            lines.append([_short(self.names[m], 10), f"{int(self.rows[m]):,}", *figures, *over])
+            lines.append([str(self.names[m]), f"{int(self.rows[m]):,}", *figures, *over])
         more = len(self.names) - MOST_CLIENTS
         rest = [f"… and {more:,} more clients: see .to_pandas()"] if more > 0 else []
-        return [*aligned(lines), *rest]
+        # Names give way before figures do, at hyphens if they have any; they are broken, never cut, so that they stay apart.
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        room = WIDTH - sum(width + 2 for width in widths[1:])
+        if room < LEAST_NAME:
+            return [*aligned(lines), *rest]
+        out: list[str] = []
+        first = min(widths[0], room)
+        for name, *cells in lines:
+            parts = textwrap.wrap(name, room) or [""]
+            placed = "".join(f"  {cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True))
+            out += [f"{parts[0]:<{first}}{placed}".rstrip(), *parts[1:]]
+        return [*out, *rest]
 
     def _over(self, found: Gain, m: int) -> str:
         sure = "*" if found.helped[m] or found.hurt[m] else " "
         low, high = signed(float(found.low[m]), self.measure), signed(float(found.high[m]), self.measure)
         return f"{low} to {high}{sure}"
+
+    def to_latex(self, path: str | Path | None = None) -> str:
+        """Give every client's grades and gains as a LaTeX table (package booktabs), and write it to `path` if one is given.
+
+        >>> import twofold as tw
+        >>> clients = tw.Clients.from_list([(np.eye(2), [0.0, 1.0])] * 2)
+        >>> problem = tw.Problem(tw.objectives.local(tw.losses.squared(l2=0.1)), clients)
+        >>> found = tw.evaluate.report(problem, problem.optimum()[:2], clients)
+        >>> found.to_latex().splitlines()[5][:39]
+        'client & rows & personal & shared & alo'
+        """
+        head = ["client", "rows", *self.grades, *(f"over {name}" for name in self.gains)]
+        rows = [
+            [
+                str(name),
+                f"{int(self.rows[m]):,}",
+                *(show(float(grades[m]), self.measure) for grades in self.grades.values()),
+                *(self._over(found, m).strip() for found in self.gains.values()),
+            ]
+            for m, name in enumerate(self.names)
+        ]
+        title = f"{self.objective}: {self.measure} of {len(self.names)} clients"
+        return Table(title, head, rows).to_latex(path)
 
     def draw(self, path: str | Path) -> Path:
         """Write the picture of every client as an SVG file: its figure under each model, and its gains by the number of its rows.
@@ -318,18 +358,11 @@ def _mean(values: Array) -> float:
     return float(np.nanmean(values)) if not np.isnan(values).all() else math.nan
 
 
-def _short(name: Name, most: int) -> str:
-    text = str(name)
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
 def _against(name: str) -> str:
     return {"shared": "one shared model", "alone": "each client trained alone"}.get(name, name)
 
 
 def _wrap(text: str) -> list[str]:
-    import textwrap
-
     return textwrap.wrap(text, WIDTH)
 
 
@@ -352,7 +385,8 @@ def report(
     Both baselines are trained here, with the problem's loss and training rows, to the accuracy of `solve(problem)`; `baselines`
     gives runs that you have (of `objectives.traditional` as "shared", of `objectives.local` as "alone"). Grades are taken on
     `test_clients`, or on the training rows if there are none. `metric` is the name of one of scikit-learn's scorers ("roc_auc",
-    "neg_log_loss", "balanced_accuracy", "r2", …); by default accuracy, minus the squared error, or minus the loss.
+    "neg_log_loss", "balanced_accuracy", "f1", "r2", …) or "calibration" (minus the expected calibration
+    error); by default accuracy, minus the squared error, or minus the loss.
 
     A client is *surely* helped (hurt) if the interval of its gain, from `resamples` draws of its test rows, is above (below) zero at
     the given `level`. That is about other rows of the same client, with the models as they are.
@@ -368,12 +402,14 @@ def report(
     if not 0 < level < 1:
         raise InputError(f"level is a probability strictly between 0 and 1, got {level}.")
     test = problem.clients if test_clients is None else test_clients
-    check_test(problem.clients, test)
+    check_test(problem.clients, test, problem.objective)
     runs = _runs(problem, result, baselines or {})
     loss = getattr(problem.objective, "loss", None)
     chosen = None if metric is None else Metric.named(metric, loss)
     heard = {name: _hear(chosen, part, run, test) for name, (part, run) in runs.items()}
-    draws = resamples if chosen is None or chosen.needs != "estimator" else min(resamples, FEWER)
+    draws = resamples
+    if chosen is not None and chosen.needs == "estimator":
+        draws = min(resamples, max(CALLS // (len(heard) * test.M), FEWEST))
     grades, gains = _bootstrap(chosen, heard, test, level, draws, seed)
     return Report(
         names=test.names,

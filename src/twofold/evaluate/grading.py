@@ -28,6 +28,8 @@ from twofold.objectives.base import Part
 from twofold.oracle import Member
 from twofold.problem import Problem
 from twofold.result import Result, frame
+from twofold.tables import difference
+from twofold.tables.columns import is_frame
 from twofold.tree import Pytree
 
 if TYPE_CHECKING:
@@ -107,8 +109,8 @@ class Evaluation:
 
     @property
     def mean(self) -> float:
-        """The mean of the personal grades; every client counts once, whatever its size."""
-        return float(self.personal.mean())
+        """The mean of the personal grades; every client counts once, whatever its size, and none without a grade."""
+        return _mean(self.personal)
 
     @property
     def worst(self) -> Worst:
@@ -117,16 +119,16 @@ class Evaluation:
 
     def quantiles(self, q: Sequence[float] = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0), part: str = "personal") -> Grades:
         """Compute quantiles over clients of one model's grades."""
-        return np.quantile(self[part], q)
+        return _quantiles(self[part], q)
 
     def summary(self) -> dict[str, Summary]:
         """Give each model's mean, worst, worst_client, and the 10 %, 50 % and 90 % quantiles over clients."""
         out: dict[str, Summary] = {}
         for part, grades in self.grades.items():
             worst = _worst(self.names, grades)
-            low, middle, high = (float(quantile) for quantile in np.quantile(grades, (0.1, 0.5, 0.9)))
+            low, middle, high = (float(quantile) for quantile in _quantiles(grades, (0.1, 0.5, 0.9)))
             out[part] = {
-                "mean": float(grades.mean()),
+                "mean": _mean(grades),
                 "worst": worst.grade,
                 "worst_client": worst.client,
                 "10 %": low,
@@ -181,7 +183,8 @@ def evaluate(
     `result` is what `solve` gave, or a pair (w, beta) of real parameters, where beta has a leading client axis. The
     test clients must have the names of the training clients, in the same order, and the same features. MAML's step is
     taken on each client's own training rows. `metric` is the name of one of scikit-learn's scorers ("roc_auc",
-    "neg_log_loss", "balanced_accuracy", "r2", …); by default accuracy, minus the squared error, or minus the loss.
+    "neg_log_loss", "balanced_accuracy", "f1", "r2", …) or "calibration" (minus the expected calibration
+    error); by default accuracy, minus the squared error, or minus the loss.
     For what every client gains and loses by sharing at all, see `report`.
 
     >>> import twofold as tw
@@ -194,7 +197,7 @@ def evaluate(
     """
     w, beta = parameters(problem, result)
     test = problem.clients if test_clients is None else test_clients
-    check_test(problem.clients, test)
+    check_test(problem.clients, test, problem.objective)
     parts = problem.objective.parts(problem.clients)
     if metric is None:
         measure = problem.objective.measure()
@@ -253,6 +256,9 @@ def row_grades(
 def predict(problem: Problem, result: Run, client: Name, x: Pytree) -> NDArray[Any]:
     """Predict for rows x with one client's personal model; a string is the client's name, an integer its position.
 
+    x are features as the problem has them, or rows of a table like the one that `Clients.from_frame` has read, which are encoded and
+    scaled the same way. Classes come as their numbers; `tw.Model.of(problem, result).predict` gives labels.
+
     >>> import numpy as np
     >>> import twofold as tw
     >>> clients = tw.Clients.from_list([(np.eye(2), np.ones(2)), (np.eye(2), np.zeros(2))], names=["ann", "bob"])
@@ -264,6 +270,9 @@ def predict(problem: Problem, result: Run, client: Name, x: Pytree) -> NDArray[A
     w, beta = parameters(problem, result)
     trained = problem.clients[client]  # raises, with the names that there are, if this is not one of them
     m = problem.clients.position(client) if isinstance(client, str) else range(problem.M)[client]
+    schema = problem.clients.schema
+    if schema is not None and schema.columns and is_frame(x):
+        x = schema.encode(x, trained.name)
     x = Inputs.of(problem.clients).read(x, trained.name, "problem")
     member = problem.member(m)
 
@@ -292,8 +301,11 @@ def parameters(problem: Problem, result: Run) -> tuple[Pytree, Pytree]:
     return tree.cast(w), tree.cast(beta)
 
 
-def check_test(train: Clients, test: object) -> None:
-    """Raise unless the test clients are the training clients, with the same features.
+def check_test(train: Clients, test: object, objective: Objective | None = None) -> None:
+    """Raise unless the test clients are the training clients, with the same features, labels and scales.
+
+    Tables that were made apart may have coded labels and scaled columns each in its own way: such rows are refused. With the
+    problem's `objective`, so are labels that its loss does not know.
 
     >>> import twofold as tw
     >>> clients = tw.Clients.from_list([(np.eye(2), np.ones(2))])
@@ -301,7 +313,20 @@ def check_test(train: Clients, test: object) -> None:
     """
     if not isinstance(test, Clients):
         raise KindError(f"The test clients must be Clients (see Clients.split), got {type(test).__name__}.")
+    apart = difference(train.schema, test.schema, test.names)
+    if apart is not None:
+        raise InputError(
+            f"The test clients were made apart from the training clients: {apart}. Make them like those, "
+            "Clients.from_frame(df, like=train) (from_list and from_groups take like= too), or split one table: clients.split(0.2)."
+        )
     check_features(train.x, test.x, test.names[0])
+    _check_names(train, test)
+    check_targets = getattr(getattr(objective, "loss", None), "check_targets", None)
+    if check_targets is not None:
+        check_targets(test)
+
+
+def _check_names(train: Clients, test: Clients) -> None:
     if train.names == test.names:
         return
     if train.M != test.M:
@@ -333,6 +358,15 @@ def _grades(
         return [jnp.broadcast_to(grades, real_weight(jax.tree.leaves(x)[0].shape[0], count).shape) for grades in rows]
 
     return jax.vmap(of_client)(stack, beta, x, y, count)
+
+
+def _mean(grades: Grades) -> float:
+    """The mean of the grades that there are: a metric may have no value for a client, as AUC for one with a single class."""
+    return float(np.nanmean(grades)) if not np.isnan(grades).all() else float("nan")
+
+
+def _quantiles(grades: Grades, q: Sequence[float]) -> Grades:
+    return np.nanquantile(grades, q) if not np.isnan(grades).all() else np.full(len(q), np.nan)
 
 
 def _worst(names: tuple[Name, ...], grades: Grades) -> Worst:

@@ -1,7 +1,7 @@
 """Metrics by the names of scikit-learn's scorers, for one set of rows or for thousands of resamples of it at once.
 
 A resample is a row of whole weights: how often each row was drawn. The usual metrics are written for a matrix of those, in plain
-NumPy; any other scorer of scikit-learn is called resample by resample.
+NumPy; any other scorer of scikit-learn is called resample by resample, with the weights where it takes them.
 """
 # scikit-learn comes without types.
 # pyright: reportMissingTypeStubs=false
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -92,6 +93,117 @@ def _r2(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
     return 1 - np.divide(-_squared(weights, y, said), spread, out=np.full_like(spread, np.nan), where=spread > 0)
 
 
+def _absolute_share(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
+    return -_mean(weights, np.abs(said - y) / np.maximum(np.abs(y), np.finfo(np.float64).eps))
+
+
+def _explained(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
+    """1 − the variance of what is left over the variance of the targets; NaN where all targets are equal."""
+    left = _mean(weights, (y - said) ** 2) - _mean(weights, y - said) ** 2
+    spread = np.maximum(_mean(weights, y * y) - _mean(weights, y) ** 2, 0.0)
+    return 1 - np.divide(left, spread, out=np.full_like(spread, np.nan), where=spread > 0)
+
+
+def _largest(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
+    return -np.max(np.where(weights > 0, np.abs(said - y), 0.0), axis=1)
+
+
+def _middle(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
+    """Minus the median of the absolute errors of the rows drawn."""
+    errors = np.sort(np.abs(said - y))
+    below = np.cumsum(weights[:, np.argsort(np.abs(said - y), kind="stable")], axis=1)
+    total = below[:, -1:]
+    lower, upper = (np.argmax(below >= part, axis=1) for part in (total / 2, total / 2 + 0.5))
+    return -(errors[lower] + errors[upper]) / 2
+
+
+def _average_precision(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
+    """The mean precision over the rows of class 1, each at its own score; NaN without any."""
+    order = np.argsort(-said, kind="stable")
+    score, positive = said[order], y[order] == 1
+    first = np.flatnonzero(np.concatenate([[True], np.diff(score) != 0]))
+    ups, every = (np.add.reduceat(weights[:, order] * part, first, axis=1) for part in (positive, np.ones(len(y))))
+    above, seen = np.cumsum(ups, axis=1), np.cumsum(every, axis=1)
+    precision = np.divide(above, seen, out=np.zeros_like(above), where=seen > 0)
+    total = np.sum(ups, axis=1)
+    return np.divide(np.sum(ups * precision, axis=1), total, out=np.full_like(total, np.nan), where=total > 0)
+
+
+def _one_against_rest(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
+    """The mean over classes of the AUC of each against the rest; NaN where a class is missing."""
+    if said.shape[1] == 2:
+        return _auc(weights, y, said[:, 1])
+    return np.mean([_auc(weights, (y == k).astype(np.int64), said[:, k]) for k in range(said.shape[1])], axis=0)
+
+
+def _one_against_one(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
+    """The mean over pairs of classes of the AUC of one against the other, both ways; NaN where a class is missing."""
+    if said.shape[1] == 2:
+        return _auc(weights, y, said[:, 1])
+    out: list[Array] = []
+    for a in range(said.shape[1]):
+        for b in range(a):
+            mine = (y == a) | (y == b)
+            out += [_auc(weights[:, mine], (y[mine] == one).astype(np.int64), said[mine, one]) for one in (a, b)]
+    return np.mean(out, axis=0)
+
+
+def _calibration(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
+    """Minus the expected calibration error: how far, in ten bins of what was said, chances said are from shares that came true.
+
+    What is said is the chance of class 1, and for more than two classes that of the likeliest class.
+    """
+    if said.shape[1] == 2:
+        sure, hit = said[:, 1], y == 1
+    else:
+        sure, hit = np.max(said, axis=1), np.argmax(said, axis=1) == y
+    place = np.minimum((sure * BINS).astype(np.int64), BINS - 1)
+    apart = (sure - hit)[:, None] * (place[:, None] == np.arange(BINS))
+    return -np.sum(np.abs(weights @ apart), axis=1) / np.sum(weights, axis=1)
+
+
+def _table_of(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> tuple[NDArray[Any], Array]:
+    """The labels that are there, and for each resample how often each of them was said for each of them: (resamples, true, said)."""
+    labels = np.union1d(y, said)
+    true, told = (np.asarray(values)[:, None] == labels for values in (y, said))
+    pairs = (true[:, :, None] & told[:, None, :]).reshape(len(y), -1).astype(np.float64)
+    return labels, (weights @ pairs).reshape(len(weights), len(labels), len(labels))
+
+
+def _matthews(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
+    _, table = _table_of(weights, y, said)
+    true, told = np.sum(table, axis=2), np.sum(table, axis=1)
+    right, total = np.trace(table, axis1=1, axis2=2), np.sum(table, axis=(1, 2))
+    top = right * total - np.sum(true * told, axis=1)
+    below = np.sqrt((total**2 - np.sum(told**2, axis=1)) * (total**2 - np.sum(true**2, axis=1)))
+    return np.divide(top, below, out=np.zeros_like(top), where=below > 0)
+
+
+def _by_class(kind: str, average: str) -> Formula:
+    """Precision, recall, F1 or Jaccard's index: of class 1, or over classes as scikit-learn averages them (0 where nothing is)."""
+
+    def formula(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
+        labels, table = _table_of(weights, y, said)
+        right = np.diagonal(table, axis1=1, axis2=2)
+        true, told = np.sum(table, axis=2), np.sum(table, axis=1)
+        if average == "micro":
+            right, true, told = (np.sum(part, axis=1, keepdims=True) for part in (right, true, told))
+        above = 2 * right if kind == "f1" else right
+        below = {"precision": told, "recall": true, "f1": true + told, "jaccard": true + told - right}[kind]
+        each = np.divide(above, below, out=np.zeros_like(below), where=below > 0)
+        if average == "micro":
+            return each[:, 0]
+        if average == "binary":
+            place = np.flatnonzero(labels == 1)
+            return each[:, place[0]] if len(place) else np.zeros(len(weights))
+        counts = true if average == "weighted" else ((true + told) > 0).astype(np.float64)
+        return np.sum(each * counts, axis=1) / np.sum(counts, axis=1)
+
+    return formula
+
+
+BINS = 10
+"""Bins of equal width of the chances that are said, for "calibration"."""
 KNOWN: dict[str, tuple[Needs, Formula]] = {
     "accuracy": ("predictions", _accuracy),
     "balanced_accuracy": ("predictions", _balanced),
@@ -102,9 +214,37 @@ KNOWN: dict[str, tuple[Needs, Formula]] = {
     "neg_mean_squared_error": ("predictions", _squared),
     "neg_root_mean_squared_error": ("predictions", _root),
     "neg_mean_absolute_error": ("predictions", _absolute),
+    "neg_mean_absolute_percentage_error": ("predictions", _absolute_share),
+    "neg_median_absolute_error": ("predictions", _middle),
+    "neg_max_error": ("predictions", _largest),
+    "explained_variance": ("predictions", _explained),
+    "average_precision": ("scores", _average_precision),
+    "roc_auc_ovr": ("probabilities", _one_against_rest),
+    "roc_auc_ovo": ("probabilities", _one_against_one),
+    "calibration": ("probabilities", _calibration),
+    "matthews_corrcoef": ("predictions", _matthews),
+    **{
+        kind if average == "binary" else f"{kind}_{average}": ("predictions", _by_class(kind, average))
+        for kind in ("f1", "precision", "recall", "jaccard")
+        for average in ("binary", "macro", "micro", "weighted")
+    },
 }
-SHORT = {"auc": "roc_auc", "log_loss": "neg_log_loss", "brier": "neg_brier_score", "mse": "neg_mean_squared_error"}
-OF_NUMBERS = ("r2", "neg_mean_squared_error", "neg_root_mean_squared_error", "neg_mean_absolute_error")
+SHORT = {
+    "auc": "roc_auc",
+    "log_loss": "neg_log_loss",
+    "brier": "neg_brier_score",
+    "mse": "neg_mean_squared_error",
+    "ece": "calibration",
+}
+OF_NUMBERS = (
+    "r2", "neg_mean_squared_error", "neg_root_mean_squared_error", "neg_mean_absolute_error",
+    "neg_mean_absolute_percentage_error", "neg_median_absolute_error", "neg_max_error", "explained_variance",
+)  # fmt: skip
+OF_TWO = {
+    "roc_auc": "roc_auc_ovr (one against the rest) or roc_auc_ovo", "average_precision": "roc_auc_ovr", "f1": "f1_macro",
+    "precision": "precision_macro", "recall": "recall_macro", "jaccard": "jaccard_macro",
+}  # fmt: skip
+"""Metrics of two classes, and what to take for more."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,10 +269,8 @@ class Metric:
             kind = "a number" if link.labels is None else "a class"
             right = ", ".join(known for known in KNOWN if (known in OF_NUMBERS) == (link.labels is None))
             raise InputError(f"{name} does not fit the {link.name} loss, which predicts {kind}: choose from {right}.")
-        if full == "roc_auc" and link is not None and link.labels != 2:
-            raise InputError(
-                "roc_auc is for two classes; for more use roc_auc_ovr (one against the rest) or roc_auc_ovo."
-            )
+        if full in OF_TWO and link is not None and link.labels != 2:
+            raise InputError(f"{full} is for two classes; for more use {OF_TWO[full]}.")
         if full in KNOWN:
             return cls(full, *KNOWN[full])
         return cls(full, "estimator", _scorer(name))
@@ -223,8 +361,9 @@ class _Said:
 
 def _scorer(name: str) -> Formula:
     """Any scorer of scikit-learn, called for one resample after the other."""
+    sklearn = require("sklearn", f"The metric {name!r}", "sklearn")
     metrics = require("sklearn.metrics", f"The metric {name!r}", "sklearn")
-    known = [*metrics.get_scorer_names(), *SHORT]
+    known = [*metrics.get_scorer_names(), *SHORT, "calibration"]
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -232,18 +371,25 @@ def _scorer(name: str) -> Formula:
             f"There is no metric {name!r}: give the name of one of scikit-learn's scorers, such as {', '.join(list(KNOWN)[:6])}.{hint}"
         )
     scorer = metrics.get_scorer(name)
+    weighted = "sample_weight" in inspect.signature(scorer._score_func).parameters
+    weighted = weighted and not name.startswith(
+        "roc_auc_ovo"
+    )  # which refuses them where there are more than two classes
+    settings = {"assume_finite": True, "skip_parameter_validation": True, "enable_metadata_routing": False}
 
     def formula(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
         whole = np.issubdtype(y.dtype, np.integer) or y.dtype.kind == "b"
         classes = (max(2, said.shape[1])) if whole else None
         model = _Said(said, classes)
         out = np.full(len(weights), np.nan)
-        for b, line in enumerate(weights):
-            rows = np.repeat(np.arange(len(y)), line.astype(np.int64))
-            # Some resamples have one class only, say: no value, or a warning about one, which is no news to anybody.
-            with suppress(ValueError), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                out[b] = scorer(model, rows[:, None], y[rows])
+        # Some resamples have one class only, say: no value, or a warning about one, which is no news to anybody.
+        with warnings.catch_warnings(), sklearn.config_context(**settings):
+            warnings.simplefilter("ignore")
+            for b, line in enumerate(weights):
+                rows = np.flatnonzero(line) if weighted else np.repeat(np.arange(len(y)), line.astype(np.int64))
+                how = {"sample_weight": line[rows]} if weighted else {}
+                with suppress(ValueError):
+                    out[b] = scorer(model, rows[:, None], y[rows], **how)
         return out
 
     return formula

@@ -132,7 +132,8 @@ def _as_array(path: tuple[Any, ...], leaf: Any) -> np.ndarray:
     if array is None or array.dtype.kind not in "biufV":  # V: JAX's own number formats, such as bfloat16
         what, where = getattr(leaf, "__name__", repr(leaf)), jax.tree_util.keystr(path) or "its top"
         raise KindError(
-            f"init of losses.custom has {what} at {where}, which is no array of numbers: give the arrays alone, for example the first "
+            f"init of losses.custom has {what} at {where}, which is no array of numbers: a net goes into "
+            "tw.losses.net(module), which takes it as it is; or give the arrays alone, for example the first "
             "of eqx.partition(module, eqx.is_inexact_array), and put the rest back in fn with eqx.combine."
         )
     return array

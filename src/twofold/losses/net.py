@@ -90,6 +90,11 @@ class Net:
                 "`train`, and use running statistics where that is False."
             )
 
+    def check_targets(self, clients: Clients) -> None:
+        """Refuse targets that the link has no meaning for, in rows that are not trained on too."""
+        if self.link.name != OWN:
+            _check_targets(clients, self.link, self._first(clients)[2])
+
     # --- values -------------------------------------------------------------------------------------------------------
 
     def _apply(self, params: Pytree, x: Pytree, key: jax.Array | None) -> tuple[jax.Array, Running | None]:

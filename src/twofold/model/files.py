@@ -13,7 +13,18 @@ from twofold import losses, objectives
 from twofold.errors import InputError
 from twofold.model.inputs import Inputs
 from twofold.objectives.base import Loss, Objective
-from twofold.storage import Skeleton, modules, pack, plain, read_json, read_tensors, rebuild, write_json, write_tensors
+from twofold.storage import (
+    Skeleton,
+    made,
+    modules,
+    pack,
+    plain,
+    read_json,
+    read_tensors,
+    rebuild,
+    write_json,
+    write_tensors,
+)
 from twofold.tables import Schema
 from twofold.theory.constants import Constants
 from twofold.tree import Pytree
@@ -31,7 +42,7 @@ BLOCKS = ("w", "beta", "stored")
 
 def write(model: Model, folder: Path) -> Path:
     """Write both files; what was there before is replaced."""
-    folder.mkdir(parents=True, exist_ok=True)
+    made(folder)
     document, tensors = document_of(model)
     write_tensors(folder / TENSORS, tensors)
     write_json(folder / DOCUMENT, document)

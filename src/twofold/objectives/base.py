@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from inspect import isfunction
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias, cast
 
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twofold.clients import Clients
-from twofold.errors import InputError
+from twofold.errors import InputError, KindError
 from twofold.losses import Rows
 from twofold.theory.constants import Constants
 from twofold.tree import Pytree
@@ -67,6 +68,14 @@ class Objective:
     >>> objective.mixture_strength(), objective.stages()
     (0.1, None)
     """
+
+    def __post_init__(self) -> None:
+        loss = getattr(self, "loss", None)
+        if isinstance(loss, type) or isfunction(loss):
+            name = loss.__name__
+            raise KindError(
+                f"The objective's loss is {name} itself: call it, as in tw.losses.{name}(...), before you hand it over."
+            )
 
     name: ClassVar[str]
     convex: ClassVar[bool] = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import os
 import tomllib
@@ -15,12 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twofold.errors import InputError
+from twofold.model.files import DOCUMENT
 from twofold.result import RESULT, RESULTS, Result, Results
 
 __all__ = ["ABOUT", "CLIENTS", "CONFIG", "Grades", "Run", "differing", "read_runs"]
 
 CONFIG, ABOUT, CLIENTS = "config.toml", "run.json", "clients.csv"
 """The files of a run besides its results: what was asked for, what was found there, and every client's grade."""
+DIGEST = "names and columns"
+"""A short number for who the clients are and what their rows look like, where only a model says that."""
 MEASURES = {"logistic": "accuracy", "softmax": "accuracy", "squared": "minus squared error"}
 
 
@@ -36,12 +40,12 @@ class Grades:
     @property
     def mean(self) -> float:
         """The mean over clients."""
-        return float(self.personal.mean())
+        return float(np.nanmean(self.personal)) if not np.isnan(self.personal).all() else float("nan")
 
     @property
     def worst(self) -> float:
         """The worst client's grade."""
-        return float(self.personal.min())
+        return float(np.nanmin(self.personal)) if not np.isnan(self.personal).all() else float("nan")
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +79,17 @@ class Run:
         return str(found["name"] if isinstance(found, dict) else found.name)
 
     @property
-    def problem(self) -> tuple[Any, ...]:
-        """What the runs of one problem have in common: data, partition, loss and objective."""
+    def told_by(self) -> str | None:
+        """What says which problem this run solved: its configuration, the model beside it, or nothing."""
+        if not self.document:
+            return None
+        return "model" if DIGEST in self.document.get("data", {}) else "config"
+
+    @property
+    def problem(self) -> tuple[Any, ...] | None:
+        """What the runs of one problem have in common: data, partition, loss and objective; None where nothing says that."""
+        if self.told_by is None:
+            return None
         return tuple(json.dumps(self.document.get(name, {}), sort_keys=True, default=str)
                      for name in ("data", "partition", "loss", "objective"))  # fmt: skip
 
@@ -121,11 +134,36 @@ def _read(folder: Path, name: str) -> Run:
             results = Results.load(folder)
         else:
             results = Results([Result.load(folder)])
-        document = tomllib.loads((folder / CONFIG).read_text(encoding="utf-8")) if (folder / CONFIG).is_file() else {}
+        if (folder / CONFIG).is_file():
+            document = tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        else:
+            document = _of_model(folder, results)
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8")) if (folder / ABOUT).is_file() else {}
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"The run in {folder} cannot be read ({error}): run it again, or move it away.") from error
     return Run(name, folder, document, results, _grades(folder, document, about), about)
+
+
+def _of_model(folder: Path, results: Results) -> dict[str, Any]:
+    """What the model beside a run says about the problem it solved; nothing where that has functions of the user's own."""
+    path = min(
+        [folder / DOCUMENT, *folder.glob(f"seed-*/{DOCUMENT}")], key=lambda path: (not path.is_file(), str(path))
+    )
+    if not path.is_file():
+        return {}
+    model = json.loads(path.read_text(encoding="utf-8"))
+    objective, loss = model["objective"], model["loss"]
+    if objective["settings"] is None or loss is None or "function" in loss:
+        return {}
+    same = {key: model[key] for key in ("clients", "inputs", "classes", "schema")}
+    digest = hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:8]
+    about = model["provenance"]
+    data = {"clients": about.get("clients"), "rows": about.get("rows"), DIGEST: digest}
+    settings = results[0].settings
+    return {
+        "data": data, "loss": loss, "objective": {"name": objective["name"], **objective["settings"]},
+        "algorithm": {"name": settings["name"]},
+    }  # fmt: skip
 
 
 def _grades(folder: Path, document: Mapping[str, Any], about: Mapping[str, Any]) -> Grades | None:

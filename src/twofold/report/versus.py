@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from twofold.engines.memory import in_words as size
 from twofold.errors import InputError
+from twofold.evaluate.text import PERCENT, show
 from twofold.exports import Table
 from twofold.report.runs import Run, differing
 
@@ -143,9 +144,7 @@ def _ended(run: Run) -> str:
 
 
 def _grade(value: float, measure: str) -> str:
-    if measure == "accuracy":
-        return f"{100 * value:.1f} %"
-    return f"{-value if measure.startswith('minus ') else value:.4g}"
+    return show(-value if measure.startswith("minus ") else value, measure)
 
 
 def _whole(value: float) -> float | int:
@@ -167,11 +166,38 @@ def _judge(runs: Sequence[Run], names: Sequence[str]) -> tuple[str | None, list[
     left = [(run, name) for run, name in zip(runs, names, strict=True) if name not in broken]
     if len(left) < 2:
         return (left[0][1] if left else None), told
+    unsure = _unsure([run for run, _ in left])
+    if unsure is not None:
+        return None, [*told, unsure]
     if len({run.problem for run, _ in left}) == 1:
         best, because = _by_optimisation(left)
     else:
         best, because = _by_grades(left)
     return best, [*told, *because]
+
+
+def _unsure(runs: Sequence[Run]) -> str | None:
+    """Why nobody knows whether these runs solve the same problem; None where that is known."""
+    sources = {run.told_by for run in runs}
+    if None in sources:
+        unknown = ", ".join(run.name for run in runs if run.told_by is None)
+        return (
+            f"The problem of {unknown} is unknown: there is no config.toml, and no model.json without functions of your own. So "
+            "nothing says whether these runs solve the same problem, and their figures are not judged."
+        )
+    if len(sources) > 1:
+        return (
+            "Some of these runs have a config.toml and some only their model.json, so nothing says whether they solve the same "
+            "problem, and their figures are not judged."
+        )
+    first = [float(r.history["loss"][0]) for run in runs for r in run.results if len(r.history.get("loss", ()))]
+    same = len({run.problem for run in runs}) == 1
+    if sources == {"model"} and same and first and not np.allclose(first, first[0], rtol=1e-4):
+        return (
+            "They have the same objective and clients of the same names, but begin at different losses: their rows may be others, so "
+            "their figures are not judged."
+        )
+    return None
 
 
 def _by_optimisation(runs: Sequence[tuple[Run, str]]) -> tuple[str | None, list[str]]:
@@ -225,7 +251,8 @@ def _by_grades(runs: Sequence[tuple[Run, str]]) -> tuple[str | None, list[str]]:
     best = order[0]
     told, same = [], []
     for name in order[1:]:
-        low, high = _interval(found[best].personal - found[name].personal)
+        apart = found[best].personal - found[name].personal
+        low, high = _interval(apart[~np.isnan(apart)])
         if low > 0:
             helped = int(np.sum(found[best].personal > found[name].personal))
             hurt = int(np.sum(found[best].personal < found[name].personal))
@@ -245,11 +272,13 @@ def _by_grades(runs: Sequence[tuple[Run, str]]) -> tuple[str | None, list[str]]:
 
 
 def _difference(value: float, measure: str) -> str:
-    return f"{100 * value:.1f} points" if measure == "accuracy" else f"{value:.3g}"
+    return f"{100 * value:.1f} points" if measure in PERCENT else f"{value:.3g}"
 
 
 def _interval(differences: NDArray[np.float64]) -> tuple[float, float]:
     """The bootstrap's interval of a mean over clients."""
+    if not len(differences):
+        return float("nan"), float("nan")
     rng = np.random.default_rng(0)
     means = differences[rng.integers(0, len(differences), (RESAMPLES, len(differences)))].mean(axis=1)
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])

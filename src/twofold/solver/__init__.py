@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal, overload
+from typing import Any, Literal, cast, overload
 
 import jax.numpy as jnp
+import numpy as np
 
 from twofold.algorithms import Algorithm
 from twofold.clients import Clients
@@ -101,7 +102,7 @@ def solve(
 def solve(
     problem: Problem,
     algorithm: AlgorithmName | str | Algorithm = "auto",
-    *,
+    *more: object,  # here only to say what to write instead, as `unknown`
     rounds: int | None = None,
     iterations: int | None = None,
     seconds: float | None = None,
@@ -120,7 +121,7 @@ def solve(
     participation: Who | Participation | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback] | Callback = (),
     cost: Cost | Preset = "cross-silo",
     test: Clients | None = None,
     validation: Clients | None = None,
@@ -169,16 +170,23 @@ def solve(
     >>> result.status, result.beta.shape
     ('converged', (4, 3))
     """
+    if isinstance(algorithm, Clients) and not isinstance(problem, Problem):
+        raise KindError(
+            "Put the objective and the clients together first: tw.solve(tw.Problem(objective, clients), ...)."
+        )
+    if more:
+        raise KindError(f"solve takes a problem and an algorithm, and all else by name, but there is also {more[0]!r}.")
     if unknown:
         refuse_arguments(solve, algorithm, unknown)
     if not isinstance(problem, Problem):
         raise KindError(f"solve needs a Problem (tw.Problem(objective, clients)), got {type(problem).__name__}.")
     all_seeds = _seeds(seed, seeds)
+    called = (callbacks,) if callable(callbacks) else tuple(callbacks)
     options = Options(
         budget=_budget(algorithm, rounds, iterations, seconds, target, tol, every),
-        record=record, engine=engine, start=(start.w, start.beta) if isinstance(start, Result) else start,
+        record=record, engine=engine, start=_start(start),
         constants=constants, progress=progress, chunk=chunk, state=state, participation=participation,
-        checkpoint=checkpoint, checkpoint_every=checkpoint_every, callbacks=tuple(callbacks), cost=cost,
+        checkpoint=checkpoint, checkpoint_every=checkpoint_every, callbacks=called, cost=cost,
         test=test, validation=validation, patience=patience,
     )  # fmt: skip
     stages, interrupt = problem.objective.stages(), Interrupt()
@@ -208,11 +216,24 @@ def _budget(
     return Budget(LONG, every=every, relative=1e-8 if jnp.result_type(float).itemsize > 4 else 1e-4)
 
 
+def _start(start: object) -> Any:
+    """The pair (w, beta) to begin from, or None."""
+    if isinstance(start, Results):
+        raise KindError(f"start=Results holds {len(start)} runs: begin from one of them, as in start=results[0].")
+    if start is None or (isinstance(start, tuple) and len(start) == 2):
+        return start
+    if hasattr(start, "w") and hasattr(start, "beta"):  # a Result or a Model
+        return cast(Any, start).w, cast(Any, start).beta
+    raise KindError(f"start is a pair (w, beta), a Result or a Model to go on from, got {type(start).__name__}.")
+
+
 def _seeds(seed: int, seeds: Iterable[int] | int | None) -> list[int]:
     """All seeds of a call."""
     if seeds is None:
         return [int(seed)]
-    found = [int(s) for s in (range(seeds) if isinstance(seeds, int) else seeds)]
+    if isinstance(seeds, float | str):
+        raise KindError(f"seeds is a whole number (how many) or some whole numbers, such as [3, 4], got {seeds!r}.")
+    found = [int(s) for s in (range(seeds) if isinstance(seeds, int | np.integer) else seeds)]
     if not found:
         raise InputError("seeds is empty: give at least one seed.")
     return found

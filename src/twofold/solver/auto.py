@@ -17,7 +17,7 @@ from twofold.solver.steps import complete
 from twofold.theory import rates
 from twofold.theory.cost import Cost
 
-__all__ = ["CANDIDATES", "Candidate", "Chosen", "Needs", "candidates", "choose", "needs", "shortfall"]
+__all__ = ["CANDIDATES", "Candidate", "Chosen", "Needs", "candidates", "choose", "needs", "out_of_time", "shortfall"]
 
 CANDIDATES = ("profile", "acd", "asvrcd", "svrcd")
 PROVEN = ("acd", "asvrcd", "svrcd")
@@ -173,6 +173,26 @@ def shortfall(
     return (
         f"{rounds:,} rounds will hardly do: theory needs about {wanted:,.0f} rounds of {algorithm.name} for tol = {tol:g}, from a gap "
         f"of {first:.3g} at most. Allow more rounds, ask for a larger tol, or leave the method open: solve(problem, tol={tol:g})."
+    )
+
+
+def out_of_time(
+    problem: Problem, algorithm: Algorithm, seconds: float, tol: float, first: float, done: tuple[int, float]
+) -> str | None:
+    """A sentence where `seconds` are far from what theory needs to `tol` from a gap of at most `first`; else None.
+
+    `done` are the iterations that were done so far, and the seconds that they took: the speed of this machine.
+    """
+    count, took = done
+    if algorithm.name not in PROVEN or not (math.isfinite(first) and first > tol) or count < 1 or took <= 0:
+        return None
+    wanted = _proven_iterations(problem, algorithm.name, algorithm, tol / first) * took / count
+    if not math.isfinite(wanted) or wanted <= SLACK * seconds:
+        return None
+    return (
+        f"{seconds:g} s will hardly do: theory needs about {wanted:,.0f} s of {algorithm.name} for tol = {tol:g} at this run's speed, "
+        f"{wanted / seconds:,.3g} times as long. Allow more seconds, ask for a larger tol, bring the features to one scale, or leave "
+        f"the method open: solve(problem, tol={tol:g})."
     )
 
 

@@ -58,7 +58,11 @@ def refuse_arguments(solve: Callable[..., object], algorithm: object, unknown: M
                 f"{name} is a field of the algorithm, not an argument of solve: write tw.solve(problem, "
                 f"tw.algorithms.{kind}({name}={value!r}), ...)."
             )
-        arguments = [p.name for p in inspect.signature(solve).parameters.values() if p.kind is not p.VAR_KEYWORD]
+        arguments = [
+            p.name
+            for p in inspect.signature(solve).parameters.values()
+            if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+        ]
         near = difflib.get_close_matches(name, arguments, n=1)
         raise KindError(f"solve has no argument {name!r}{f'; did you mean {near[0]!r}?' if near else '.'}")
 

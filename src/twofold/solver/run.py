@@ -18,7 +18,7 @@ from twofold.engines.schedule import Course, Schedule, footprint
 from twofold.errors import InputError
 from twofold.problem import Problem
 from twofold.result import Result
-from twofold.solver.auto import choose, shortfall
+from twofold.solver.auto import choose, out_of_time, shortfall
 from twofold.solver.budget import MOST_ITERATIONS
 from twofold.solver.checkpoint import Keeper
 from twofold.solver.clock import Clock
@@ -74,6 +74,8 @@ class Run:
         if algorithm == "auto":
             cost, relative = cost_of(options.cost), options.budget.relative or USUAL
             algorithm, problem, told = choose(problem, cost, relative, options.participation is not None)
+            if not problem.objective.convex:
+                warn(told)
         self.given = make(algorithm)
         check(self.given)
         self.algorithm, note = complete(problem, self.given, options.constants, options.participation)
@@ -189,6 +191,7 @@ class Run:
                 self._advance(tracks, engine, k, stretch)
                 k += stretch.iterations
                 took = self.clock.now() - since
+                self._foretell_time(stretch.iterations, took)
                 most = int(np.clip(stretch.iterations * STRETCH_SECONDS / max(took, 1e-9), 1, min(4 * most, CAPACITY)))
                 if took < QUICK:
                     patience = min(2 * patience, at_once)
@@ -270,8 +273,20 @@ class Run:
         if self.options.callbacks:
             self._tell(tracks)
 
+    def _foretell_time(self, k: int, took: float) -> None:
+        """Say, once the run has shown how fast it is, that its seconds will not do, where theory knows."""
+        budget, first = self.budget, self._first_gap
+        if budget.seconds is None or budget.tol is None or first is None:
+            return
+        self._first_gap = None  # once is enough
+        text = out_of_time(self.problem, self.algorithm, budget.seconds, budget.tol, first, (k, took))
+        if text is not None:
+            warn(text)
+            self.notes = (*self.notes, text)
+
     def _foretell(self, first: float) -> None:
         """Say beforehand that so few rounds will not do, where theory knows."""
+        self._first_gap: float | None = first
         text = shortfall(self.problem, self.algorithm, self.budget.rounds, self.budget.tol, first)
         if text is not None:
             warn(text)

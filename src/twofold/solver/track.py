@@ -184,12 +184,19 @@ class Track:
 
     # --- words --------------------------------------------------------------------------------------------------------
 
+    @property
+    def _called(self) -> str:
+        """What the bound on the gap is: certified, or true if a function of the user's own is convex."""
+        loss = getattr(self.run.problem.objective, "loss", None)
+        own = loss is None or type(loss).__module__ == "twofold.losses.custom"
+        return "gap, if the function is convex," if own else "certified gap"
+
     def _reached(self, values: dict[str, float]) -> str:
         budget = self.run.budget
         if budget.relative is not None:
             return self._reached_relatively(values)
         if budget.tol is not None and values["bound"] <= budget.tol:
-            return f"certified gap {values['bound']:.3g} ≤ tol = {budget.tol:g}"
+            return f"{self._called} {values['bound']:.3g} ≤ tol = {budget.tol:g}"
         watch = self.run.recording.watch
         if watch is not None and (budget.target is None or values["loss"] > budget.target):
             return f"{watch.column} has not improved for {watch.patience} records"
@@ -198,10 +205,10 @@ class Track:
     def _reached_relatively(self, values: dict[str, float]) -> str:
         relative, first = self.run.budget.relative, float(self.columns["loss"][0])
         if "bound" in values and values["bound"] <= relative * (first - values["loss"]):  # type: ignore[operator]
-            return f"certified gap {values['bound']:.3g}, at most {relative:g} of the initial gap"
+            return f"{self._called} {values['bound']:.3g}, at most {relative:g} of the initial gap"
         if "bound" not in values:
             return f"‖∇F‖ = {values['gradient_norm']:.3g}; the gap is not certified, since no strong convexity is known"
-        return f"the loss no longer falls in this precision; certified gap {values['bound']:.3g}"
+        return f"the loss no longer falls in this precision; {self._called} {values['bound']:.3g}"
 
     def _cause(self, values: dict[str, float]) -> str:
         before = max((int(k) for k in self.columns["iteration"]), default=0)

@@ -68,7 +68,7 @@ def watch(
 
     metrics = {}
     for name, rows in given.items():
-        check_test(problem.clients, rows)
+        check_test(problem.clients, rows, problem.objective)
         metrics[name] = _metric(problem, rows)
     followed = "validation" if validation is not None else "test"
     return metrics, Watch(columns(followed, problem.objective.measure())[0], patience)

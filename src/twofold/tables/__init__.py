@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from twofold.tables.alike import difference
 from twofold.tables.columns import Table, Values, read
 from twofold.tables.schema import Column, Schema, Standardize
 
-__all__ = ["Column", "Schema", "Standardize", "Table", "Values", "read"]
+__all__ = ["Column", "Schema", "Standardize", "Table", "Values", "difference", "read"]

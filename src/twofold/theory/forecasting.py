@@ -21,9 +21,11 @@ from twofold.algorithms import ACD, REGISTRY, Algorithm
 from twofold.engines.memory import in_words as in_bytes
 from twofold.engines.schedule import footprint
 from twofold.errors import InputError, NotFound, TwofoldError
+from twofold.exports import FilePath, Table
 from twofold.problem import Problem
 from twofold.solver import complete, make
 from twofold.solver.auto import needs
+from twofold.solver.options import warn
 from twofold.solver.steps import facts_of
 from twofold.theory import rates, stepsizes_newer
 from twofold.theory.constants import Constants
@@ -132,12 +134,32 @@ class Forecast:
                 whose.setdefault(row.note, []).append(row.method)
         return [f"{', '.join(methods)}: {note}" for note, methods in whose.items()]
 
-    def __str__(self) -> str:
+    def _table(self) -> Table:
         header, body = self.table()
-        lines = [header, *body]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
-        cells = ([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in lines)
-        return "\n".join([self.title, *("  ".join(line).rstrip() for line in cells), *self.notes])
+        columns = {
+            name: [getattr(row, name) for row in self.methods]
+            for name in (
+                "method",
+                "iterations",
+                "rounds",
+                "bytes",
+                "gradients_w",
+                "gradients_beta",
+                "seconds",
+                "certainty",
+            )
+        }
+        return Table(self.title, header, body, columns=columns, notes=self.notes)
+
+    def __str__(self) -> str:
+        return str(self._table())
+
+    def _repr_html_(self) -> str:
+        return self._table()._repr_html_()
+
+    def to_latex(self, path: FilePath | None = None) -> str:
+        """Give the table as LaTeX (package booktabs), and write it to `path` if one is given."""
+        return self._table().to_latex(path)
 
 
 def forecast(
@@ -148,6 +170,7 @@ def forecast(
     constants: Constants | None = None,
     seed: int = 0,
     cost: Cost | Preset = "cross-silo",
+    seconds: float | None = None,
 ) -> Forecast:
     """Predict what every method needs until its error is `tol` times the initial one (Table 1 of the paper).
 
@@ -155,6 +178,7 @@ def forecast(
     names or algorithms with fields of your own, all that are registered if not given; those without a proven rate are
     listed with the reason. `constants` replaces the problem's own. Bytes follow from the sizes of the messages and from
     the first coins of `seed`. Seconds are those of the `cost` model ("cross-silo", "cross-device", "simulation" or a `Cost`).
+    With `seconds`, the time that you have, it warns where a run will not end in it, by how much, and what would help.
 
     >>> import twofold as tw
     >>> data = tw.data.load("synthetic-mixture", sigma_h=0.3, clients=4, rows=10, features=2)
@@ -177,7 +201,48 @@ def forecast(
     asked = list(REGISTRY) if methods is None else methods
     prices = cost_of(cost)
     every = (_method(problem, method, tol, found, constants, seed) for method in asked)
-    return Forecast(tol, tuple(_priced(row, prices) for row in every), found, least, prices)
+    table = Forecast(tol, tuple(_priced(row, prices) for row in every), found, least, prices)
+    if seconds is not None:
+        _warn_of_time(table, seconds, cost if isinstance(cost, str) else "given", methods is not None)
+    return table
+
+
+def _warn_of_time(table: Forecast, seconds: float, cost: str, asked: bool) -> None:
+    """Say which methods will not end in the time there is: all that were asked for, or the fastest if none was named."""
+    if not seconds > 0:
+        raise InputError(f"seconds is the time that you have, a number > 0, got {seconds=}.")
+    timed = sorted((row for row in table if math.isfinite(row.seconds)), key=lambda row: row.seconds)
+    late = [row for row in timed if row.seconds > seconds]
+    if not timed or not late or (len(late) < len(timed) and not asked):
+        return
+    best = timed[0]
+    told = ", ".join(
+        f"{row.method} needs {_time(row.seconds)} ({row.seconds / seconds:,.3g} times as long)" for row in late[:4]
+    )
+    if best.seconds <= seconds:
+        remedy = f"{best.method} needs {_time(best.seconds)}: take that"
+    else:
+        reached = table.tol ** (seconds / best.seconds)
+        remedy = (
+            f"allow {_time(best.seconds)} for {best.method}, ask for tol = {reached:.2g}, or make the problem easier: features of "
+            'one scale (standardize="pooled"), Problem(..., precondition="matrix"), a larger l2 or λ'
+        )
+    warn(
+        f"The run will hardly end in {_time(seconds)}: to tol = {table.tol:g}, by its proven rate and the cost model {cost}, {told}. "
+        f"Remedy: {remedy}."
+    )
+
+
+def _time(seconds: float) -> str:
+    """Seconds, or what they are called when there are many.
+
+    >>> _time(90.0), _time(7200.0)
+    ('90 s', '2 hours')
+    """
+    for size, name in ((31_557_600, "years"), (86_400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.3g} {name}"
+    return f"{seconds:,.3g} s"
 
 
 def _priced(row: MethodForecast, cost: Cost) -> MethodForecast:
@@ -359,7 +424,9 @@ def _itemsize() -> int:
 def _count(value: float) -> str:
     if math.isnan(value):
         return "–"
-    return f"{value:,.0f}" if math.isfinite(value) else "∞"
+    if not math.isfinite(value):
+        return "∞"
+    return f"{value:,.0f}" if value < 1e6 else f"{value:.2e}"
 
 
 def _traffic(value: float) -> str:

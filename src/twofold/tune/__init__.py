@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from twofold import objectives as catalogue
 from twofold.clients import Clients, Name
 from twofold.errors import InputError, KindError
+from twofold.exports import Table
 from twofold.extras import require
 from twofold.losses import Linear
 from twofold.objectives.adaptive import Adaptive
@@ -131,27 +132,31 @@ class Tuned:
         words = {0: "one model for everybody", len(self.strengths) - 1: "every client alone"}
         return words.get(self.chosen, f"{self.name} = {_show(self.one_for_all)} for all")
 
-    def __str__(self) -> str:
-        rows = [["", self.name, "loss held out", "error"]]
+    def _table(self) -> Table:
         ends = {0: "shared", len(self.strengths) - 1: "alone"}
+        rows: list[list[str]] = []
         for k, strength in enumerate(self.strengths):
             mark = ("→ " if k == self.chosen else "  ") + ends.get(k, "")
             rows.append([mark, _show(strength), f"{self.loss[k]:.5g}", f"{self.error[k]:.2g}"])
-        widths = [max(len(row[j]) for row in rows) for j in range(4)]
-        lines = [
-            "  ".join(
-                cell.rjust(w) if j else cell.ljust(w) for j, (cell, w) in enumerate(zip(row, widths, strict=True))
-            )
-            for row in rows
-        ]
-        lines += [
-            f"Chosen: {self._said()}.",
-            f"The loss is lower by {self.gain_over_shared} than with one model for everybody,",
-            f"and by {self.gain_over_alone} than alone.",
+        notes = [
+            f"Chosen: {self._said()}. The loss is lower by {self.gain_over_shared} than with one model for everybody, and by "
+            f"{self.gain_over_alone} than alone."
         ]
         if self.gain_per_client is not None:
-            lines.append(f"One strength per client instead of one for all: {self.gain_per_client}.")
-        return "\n".join([*lines, *self.notes])
+            notes.append(f"One strength per client instead of one for all: {self.gain_per_client}.")
+        shown = [_show(strength) for strength in self.strengths]
+        columns = {self.name: shown, "loss": self.loss, "error": self.error, "grade": self.grade}
+        return Table("", ["", self.name, "loss held out", "error"], rows, columns=columns, notes=[*notes, *self.notes])
+
+    def __str__(self) -> str:
+        return str(self._table())
+
+    def _repr_html_(self) -> str:
+        return self._table()._repr_html_()
+
+    def to_latex(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Give the path as a LaTeX table (package booktabs), and write it to `path` if one is given."""
+        return self._table().to_latex(path)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
         """Draw the path: the loss of rows held out against the strength, with the two ends as lines; needs matplotlib.

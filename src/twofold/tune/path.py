@@ -30,8 +30,9 @@ from twofold.variables import Variables
 __all__ = ["Fit", "Path", "assign"]
 
 MOST_ROUNDS = {"newton": 30, "lbfgs": 150}
-CALM = 1e-7
-"""A fit is over when F has fallen by less than this part of itself in two rounds on end."""
+CALM = {"newton": (1e-4, 1), "lbfgs": (1e-7, 2)}
+"""A fit is over when F has fallen by less than this part of itself in so many rounds on end. A step of Newton's that lowers F by a
+ten-thousandth leaves about the square of that, far below the error of any loss held out; the first steps of L-BFGS say nothing."""
 AT_ONCE = 1 << 28
 """Bytes of (folds × rows × features) up to which all folds are fitted together."""
 
@@ -94,7 +95,8 @@ class Path:
         )
         width = sum(leaf[0].size for leaf in jax.tree.leaves(clients.x))
         self._together = folds * clients.rows * width * 8 <= AT_ONCE
-        self._most = MOST_ROUNDS[getattr(self._algorithm, "outer", "lbfgs")]
+        outer = getattr(self._algorithm, "outer", "lbfgs")
+        self._most, self._calm = MOST_ROUNDS[outer], CALM[outer]
         self._floats = int(sum(footprint(self._algorithm, problem).parts))
         self.ledger = _nothing(len(clients))
 
@@ -137,10 +139,10 @@ class Path:
         numbers = jnp.arange(self.folds, dtype=jnp.int32)
         several = (numbers, self._weights, owns, self._point)
         if self._together:
-            found = _fit(self._algorithm, *fixed, *several, most=self._most)
+            found = _fit(self._algorithm, *fixed, *several, most=self._most, calm=self._calm)
         else:
             alone = [jax.tree.map(lambda leaf, f=f: leaf[f : f + 1], several) for f in range(self.folds)]
-            each_found = [_fit(self._algorithm, *fixed, *one, most=self._most) for one in alone]
+            each_found = [_fit(self._algorithm, *fixed, *one, most=self._most, calm=self._calm) for one in alone]
             found = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *each_found)
         self._point, rounds, losses, grades = found
         rounds = np.asarray(rounds, np.int64)
@@ -178,10 +180,11 @@ def _nothing(clients: int) -> Ledger:
     return Ledger(0, 0, 0, 0, 0, 0, none, none)
 
 
-@partial(jax.jit, static_argnames="most")
+@partial(jax.jit, static_argnames=("most", "calm"))
 def _fit(
     algorithm: Algorithm, inner: Objective, outer: Objective, variables: Variables, stacks: tuple[Member, ...],
     held: tuple[jax.Array, ...], fold: jax.Array, weights: tuple, owns: tuple, start: Point, *, most: int,
+    calm: tuple[float, int],
 ) -> tuple[Point, jax.Array, tuple, tuple]:  # fmt: skip
     """Every fold's fit: where it ended, its rounds, and the loss and the grade of the rows that it held out."""
     sizes = tuple(len(stack.count) for stack in stacks)
@@ -198,15 +201,15 @@ def _fit(
             return program.mean(program.values(here.w, here.parts))
 
         def going(carry: tuple) -> jax.Array:
-            k, _, _, calm = carry
-            return (k < most) & (calm < 2)
+            k, _, _, quiet = carry
+            return (k < most) & (quiet < calm[1])
 
         def once(carry: tuple) -> tuple:
-            k, state, before, calm = carry
+            k, state, before, rounds = carry
             state = step(algorithm, program, Layout(), state, algorithm.plan(streams.common, k), streams.own, k)
             now = value(state)
-            quiet = before - now <= CALM * jnp.abs(now)
-            return k + 1, state, now, jnp.where(quiet, calm + 1, 0)
+            quiet = before - now <= calm[0] * jnp.abs(now)
+            return k + 1, state, now, jnp.where(quiet, rounds + 1, 0)
 
         state = first_state(algorithm, program, *program.inward(start.w, start.parts))
         carry = (jnp.int32(0), state, jnp.asarray(jnp.inf, jnp.result_type(float)), jnp.int32(0))
