@@ -23,16 +23,15 @@ CALLS = ("jit", "pjit", "closed_call", "checkpoint", "remat2", "custom_jvp_call"
 
 
 def activations(problem: Problem, batch: int | None) -> int:
-    """Bytes that the gradient of one batch takes, its result included; 0 where the loss is no net.
+    """Bytes that the gradient of a net takes on one batch, its result included.
 
-    >>> import numpy as np, twofold as tw
+    >>> import jax.numpy as jnp, numpy as np, twofold as tw
     >>> clients = tw.Clients.from_list([(np.eye(2), [0, 1])])
-    >>> activations(tw.Problem(tw.objectives.local(tw.losses.logistic()), clients), batch=None)
-    0
+    >>> loss = tw.losses.net((lambda key, x: (jnp.zeros((2, 2)), ()), lambda params, state, x, key, train: (x @ params, state)))
+    >>> activations(tw.Problem(tw.objectives.local(loss), clients), batch=1) > 0
+    True
     """
-    loss: Any = getattr(problem.objective, "loss", None)
-    if not getattr(loss, "trains", False):
-        return 0
+    loss: Any = problem.objective.loss  # pyright: ignore[reportAttributeAccessIssue]
     member = problem.abstract_member
     rows = member.capacity if batch is None else min(batch, member.capacity)
     x, y = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype), (member.x, member.y))

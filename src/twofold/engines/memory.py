@@ -78,7 +78,9 @@ def need(problem: Problem, shapes: Footprint, algorithm: Algorithm) -> Need:
     rows = sum(len(p) * int(counts[p].max()) for p in problem.positions)
     state = _nbytes(shapes.private)
     # The new state, the message, and what a gradient takes: the point where it is taken, itself, and one more of each.
-    gradient = max(_nbytes(problem.abstract_start), activations(problem, getattr(algorithm, "batch", None)))
+    gradient = _nbytes(problem.abstract_start)
+    if getattr(getattr(problem.objective, "loss", None), "trains", False):
+        gradient = max(gradient, activations(problem, getattr(algorithm, "batch", None)))
     working = state + _nbytes(shapes.message) + _nbytes(problem.abstract_start) + gradient
     return Need(problem.M, rows * row, state * problem.M, working)
 
