@@ -27,11 +27,13 @@ def activations(problem: Problem, batch: int | None) -> int:
 
     >>> import jax.numpy as jnp, numpy as np, twofold as tw
     >>> clients = tw.Clients.from_list([(np.eye(2), [0, 1])])
-    >>> loss = tw.losses.net((lambda key, x: (jnp.zeros((2, 2)), ()), lambda params, state, x, key, train: (x @ params, state)))
+    >>> loss = tw.losses.net(
+    ...     (lambda key, x: (jnp.zeros((2, 2)), ()), lambda params, state, x, key, train: (x @ params, state))
+    ... )
     >>> activations(tw.Problem(tw.objectives.local(loss), clients), batch=1) > 0
     True
     """
-    loss: Any = problem.objective.loss  # pyright: ignore[reportAttributeAccessIssue]
+    loss: Any = problem.objective.loss
     member = problem.abstract_member
     rows = member.capacity if batch is None else min(batch, member.capacity)
     x, y = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype), (member.x, member.y))

@@ -133,6 +133,7 @@ class Run:
 
     def go(self) -> list[Result]:
         """Run to the end and return every seed's result."""
+        self._first_gap: float | None = None  # as certified at the start, where that is recorded
         self.clock, options = Clock(), self.options
         each = sum(leaf.nbytes for leaf in jax.tree.leaves(self.starts[0]))
         room, light = (bytes // max(each * len(self.seeds), 1) for bytes in (SNAPSHOT_BYTES, LIGHT))
@@ -286,7 +287,7 @@ class Run:
 
     def _foretell(self, first: float) -> None:
         """Say beforehand that so few rounds will not do, where theory knows."""
-        self._first_gap: float | None = first
+        self._first_gap = first
         text = shortfall(self.problem, self.algorithm, self.budget.rounds, self.budget.tol, first)
         if text is not None:
             warn(text)
