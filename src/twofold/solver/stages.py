@@ -30,7 +30,7 @@ def solve_stages(problem: Problem, stages: Stages, algorithm: str | Algorithm, o
     w0, beta0 = problem.start if options.start is None else options.start
 
     def solve_stage(number: int, objective: Objective, **changes: Any) -> Result:
-        part = Problem(objective, problem.clients, feature_dtype=problem.feature_dtype)
+        part = problem.staged(objective)
         folder = None if options.checkpoint is None else f"{options.checkpoint}/seed-{seed}-stage-{number}"
         return Run(part, algorithm, dataclasses.replace(options, checkpoint=folder, **changes), [seed]).go()[0]
 
