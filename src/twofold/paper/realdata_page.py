@@ -28,8 +28,8 @@ How auto chooses. A bound that is proven is divided by 2.5 and then compared wit
 (2 rounds for a quadratic, 5 with Newton's directions, 2 for each factor of ten by L-BFGS). These four numbers come from this very
 table, so that "by the best in hindsight" is a fit to these problems; the table of other problems below is the test. Where gradients
 are most of the cost (simulation), `acd` in a matrix metric is a candidate, too. `profile` with Newton's directions is one
-everywhere, priced with its d² numbers and d³ operations; hindsight is judged with the choice of a real federation, whose clients
-share no machine (`tw.solve` on one machine leaves Newton out where it would take seconds).
+everywhere, priced with its d² numbers and d³ operations, but `tw.solve` leaves it out where the clients, who share one machine here,
+would take seconds over it (a real federation does not); in hindsight it counts all the same.
 
 What a row costs under. *asvrcd* is run with the steps of solve's default cost, cross-silo, where rounds are dear: p_w, ρ and the batch
 follow from it. *asvrcd, gradients only* has those of a cost in which only row gradients count, and is what the claim about row
