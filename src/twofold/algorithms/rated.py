@@ -112,7 +112,7 @@ def l2sgd_plus(self: Any, facts: Any, eps: float) -> Said:
     return rates.predict("l2sgd_plus", facts.constants, eps, n=rows, M=facts.M, batch=self.batch)
 
 
-def rounds_of_clients(theory: Callable[..., stepsizes.Hyper], *steps: str) -> Callable[[Any, Any, float], Said]:
+def rounds_of_clients(theory: Callable[..., stepsizes.Hyper], *steps: str) -> Any:
     """The rate of Scaffnew or Scafflix: min{η_m μ_m, p²}, if every client's own function is strongly convex."""
 
     def rate(self: Any, facts: Any, eps: float) -> Said:
