@@ -1,6 +1,6 @@
 """One reference point against two: row gradients of both blocks where the blocks' smoothness differs by 1/300 to 3,000.
 
-    python benchmarks/references.py [--seconds 20]
+    python benchmarks/references.py [--seconds 20] [--json FILE]
 
 prints the table of docs/two-references.md: what a factor e of the gap costs in ∇_w and in ∇_β, in units of n + √(nℓ_i/μ), the order of
 the lower bound; in parentheses what the theorem promises. Weight sharing of squared losses, 4 clients with 50 rows, 3 + 3 features of
@@ -11,8 +11,10 @@ a gap of 1e-6 of the first one.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import warnings
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -37,8 +39,8 @@ def problem(factor: float) -> tw.Problem:
     return tw.Problem(objective, tw.Clients.from_list(pairs), sampling="uniform")
 
 
-def line(factor: float, seconds: float) -> str:
-    """One row of the table."""
+def line(factor: float, seconds: float) -> tuple[str, dict]:
+    """One row of the table, and its figures: the larger of the two counts in units of the lower bound, for each choice."""
     whole = problem(factor)
     c, best = whole.constants(), whole.optimum().value
     of_w, of_beta = c.L_w + (c.noise_w or 0), c.L_beta + (c.noise_beta or 0)
@@ -50,7 +52,7 @@ def line(factor: float, seconds: float) -> str:
         (ours(p_w=p, rho=(1 - p) / N), (p, (1 - p) / N, (1 - p) / N)),
         (ours(reference="two"), two),
     ]
-    cells = []
+    cells, worst = [], []
     for algorithm, (p_w, *rho) in choices:
         kappa = tight.tight(tight.variance(c, p_w), (rho[0], rho[1]), c.L_w + c.L_beta, c.mu).kappa
         promised = [(2 * q + r * N) / kappa / unit for q, r, unit in zip((p_w, 1 - p_w), rho, units, strict=True)]
@@ -58,11 +60,13 @@ def line(factor: float, seconds: float) -> str:
         folds = math.log(first / max(h["loss"][-1] - best, 1e-300))
         counts = (h["gradients_w"][-1], h["gradients_beta"][-1])
         measured = [count / folds / unit for count, unit in zip(counts, units, strict=True)]
+        worst.append(max(measured))
         mark = "" if folds >= -math.log(GAP) else "*"
         cells.append(f"{measured[0]:.3g} / {measured[1]:.3g} ({promised[0]:.2g} / {promised[1]:.2g}){mark}")
     ratio = of_beta / of_w
     name = f"1/{1 / ratio:,.3g}" if ratio < 1 else f"{ratio:,.3g}"
-    return f"| {name} | " + " | ".join(cells) + " |"
+    figures = {"ratio": ratio, "one": min(worst[:2]), "two": worst[2]}
+    return f"| {name} | " + " | ".join(cells) + " |", figures
 
 
 def main() -> None:
@@ -71,12 +75,18 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=20.0, help="a run stops after so long, and is marked by a star"
     )
-    seconds = parser.parse_args().seconds
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    arguments = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     warnings.simplefilter("ignore", TheoryWarning)  # features of unequal sizes are the point here
     print("| ℓ_β/ℓ_w | one, ρ = p_w/n | one, ρ = p_β/n | two |\n|---|---|---|---|")
+    found = []
     for factor in FACTORS:
-        print(line(factor, seconds), flush=True)
+        text, figures = line(factor, arguments.seconds)
+        print(text, flush=True)
+        found.append(figures)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Every goal of speed and scale in one table; what `make bench` prints.
 
-    python benchmarks/table.py [--out docs] [--only mx2,seeds,peers,scale,processes,federation,versions,gpu]
+    python benchmarks/table.py [--out docs] [--only mx2,seeds,peers,scale,...]
                                [--torch-python PATH] ... [--gpu-json FILE ...] [--against-json FILE]
 
 Every row is a whole run as users make it (`tw.solve`, with theory's coins). This runs the other scripts of this folder one after
@@ -136,6 +136,25 @@ def federation(arguments: argparse.Namespace) -> list[dict]:
     return out
 
 
+def realdata(arguments: argparse.Namespace) -> list[dict]:
+    """What the solvers promise, on two kinds of data."""
+    return [
+        row(claim["asked"], "digits and made data", None, "", claim["held"], "×", claim["measured"])
+        for claim in run("realdata.py")
+    ]
+
+
+def references(arguments: argparse.Namespace) -> list[dict]:
+    """Two reference points against the better of the two choices of one, in the larger count of row gradients."""
+    return [
+        row(
+            f"two reference points, smoothness of beta by that of w = {r['ratio']:.3g}", "one (the better choice)",
+            r["one"] / r["two"], "", None, "×",
+        )
+        for r in run("references.py")
+    ]  # fmt: skip
+
+
 GPU_CASES = {"a": "100,000 × 20 rows", "b": "1,000 × 1,000 rows", "million": "1,000,000 × 5 rows"}
 
 
@@ -196,6 +215,8 @@ PARTS = {
     "federation": federation,
     "versions": versions,
     "gpu": gpu,
+    "realdata": realdata,
+    "references": references,
 }
 COMMANDS = {
     "mx2": "python benchmarks/mx2.py",
@@ -206,6 +227,8 @@ COMMANDS = {
     "federation": "python benchmarks/federation.py",
     "versions": "python benchmarks/against.py OLD_SRC --json FILE, then table.py --against-json FILE",
     "gpu": "python benchmarks/gpu.py --case a (or b, or million) [--feature-dtype bfloat16]",
+    "realdata": "python benchmarks/realdata.py",
+    "references": "python benchmarks/references.py",
 }
 
 

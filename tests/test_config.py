@@ -328,7 +328,7 @@ def test_every_key_is_documented_by_type_and_default() -> None:
     assert (
         keys["loss.classes", "softmax"].default == "" and "found in the data" in keys["loss.classes", "softmax"].meaning
     )
-    assert keys["algorithm.batch", "asvrcd"].type == 'a whole number or "all"'
+    assert keys["algorithm.batch", "asvrcd"].type == 'a whole number or "auto" or "all"'
     assert keys["data.path", "csv"].type == "the path of a file"
     assert keys["data.folder", "mnist, fashion-mnist, kmnist, cifar10"].meaning
     assert keys["data.normalise", "school"].default == '"standardise"'

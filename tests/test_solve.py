@@ -19,6 +19,7 @@ import twofold as tw
 from twofold.algorithms import ACD, ASCD, ASVRCD, LSGD, REGISTRY, SCD, SVRCD, L2SGDPlus, PFedMe
 from twofold.engines import loop
 from twofold.theory import stepsizes
+from twofold.theory.cost import PRESETS
 
 METHODS = tuple(REGISTRY)
 FLAT = "No strong convexity is known (μ = 0), so momentum is set as for"
@@ -348,7 +349,9 @@ def test_the_users_fields_win_and_theory_fills_the_rest(given):
     default = tw.solve(PROBLEM, given.name, rounds=1).algorithm
     for field in dataclasses.fields(given):
         chosen = getattr(given, field.name)
-        if chosen is not None:
+        if chosen == "auto":  # a batch, which theory fills with a number, or with None for all rows
+            assert getattr(used, field.name) != "auto"
+        elif chosen is not None:
             assert getattr(used, field.name) == chosen
         elif not field.metadata.get("static"):
             # ρ of ASCD and μ of LSGD are only there for what is derived from them, learning rates in place of theory's steps.
@@ -360,8 +363,9 @@ def test_the_users_fields_win_and_theory_fills_the_rest(given):
 
 def test_a_users_probability_moves_what_theory_derives_from_it():
     used = tw.solve(PROBLEM, ASVRCD(p_w=0.7), rounds=1).algorithm
-    expected = stepsizes.asvrcd(PROBLEM.constants(), np.mean(PROBLEM.clients.counts), p_w=0.7)
-    for name in ("eta", "theta1", "gamma", "nu", "rho"):
+    prices = {"cost": PRESETS["cross-silo"], "message": 2.0 * 8 * np.size(PROBLEM.start[0])}
+    expected = stepsizes.asvrcd(PROBLEM.constants(), np.mean(PROBLEM.clients.counts), p_w=0.7, batch="auto", **prices)
+    for name in ("eta", "theta1", "gamma", "nu", "rho", "batch"):
         assert getattr(used, name) == expected[name]
 
 

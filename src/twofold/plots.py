@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twofold import looks
-from twofold.algorithms import ACD, REGISTRY, Algorithm
+from twofold.algorithms import ACD, ASVRCD, REGISTRY, Algorithm
 from twofold.errors import InputError, KindError, TwofoldError
 from twofold.evaluate import Comparison
 from twofold.extras import require
@@ -426,19 +426,22 @@ def _prediction(problem: Problem, algorithm: Algorithm, start: _Start) -> Callab
         return lambda eps: rates.predict_acd(theta, p_w, rows, eps, first)
     known: dict[str, Any] = {
         "n": rows,
-        "batch": getattr(algorithm, "batch", 1),
-        "optimal": getattr(algorithm, "optimal", "w"),
+        **{name: getattr(algorithm, name) for name in ("batch", "optimal", "p_w", "rho") if hasattr(algorithm, name)},
     }
     initial = rates.initial_error("asvrcd", constants, start.gap, start.distance2, **known)
     return lambda eps: rates.predict("asvrcd", constants, eps, initial=initial, **known)
 
 
 def _by_theory(problem: Problem, algorithm: Algorithm) -> bool:
-    """Whether the steps are those that theory gives; no theorem speaks of steps that were set by hand, but for ACD's coin."""
+    """Whether the steps are those that theory gives for these coins and this batch; no theorem speaks of others set by hand."""
     from twofold.solver import complete
 
-    asked = [algorithm.name, *([ACD(p_w=algorithm.p_w)] if isinstance(algorithm, ACD) else [])]
-    return any(_alike(algorithm, complete(problem, name)[0]) for name in asked)
+    asked: list[str | Algorithm] = [algorithm.name]
+    if isinstance(algorithm, ACD):
+        asked.append(ACD(p_w=algorithm.p_w))
+    elif isinstance(algorithm, ASVRCD):
+        asked.append(ASVRCD(p_w=algorithm.p_w, rho=algorithm.rho, batch=algorithm.batch))
+    return any(_alike(algorithm, complete(problem, each)[0]) for each in asked)
 
 
 def _alike(one: Algorithm, other: Algorithm) -> bool:

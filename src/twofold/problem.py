@@ -144,6 +144,7 @@ class Problem:
         self.scale = _scale(rescale, self.M) if self.has_shared and self.has_private else 1.0
         self.precondition: Kind | None = self._choose_metric(precondition)
         self.sampling: Sampling = self._choose_sampling(sampling)
+        self._asked: dict[str, Any] = {"precondition": precondition, "sampling": sampling}
         self._start = (w, beta)
         groups = clients.buckets(least=kernels.least_padding()) if buckets is None else buckets
         self.positions = tuple(np.asarray(group) for group in groups)
@@ -252,6 +253,21 @@ class Problem:
             vars(twin).pop(name, None)
         twin._plain = self
         return twin
+
+    def staged(self, objective: Objective) -> Problem:
+        """Another objective on the same clients, with all that this problem was asked for: a stage of Λ = ∞.
+
+        >>> import numpy as np, twofold as tw
+        >>> clients = tw.Clients.from_list([(np.eye(2), [0.0, 1.0]), (np.eye(2), [1.0, 1.0])])
+        >>> ditto = tw.objectives.multitask(tw.losses.squared(l2=0.5), lam=1.0, Lambda=float("inf"))
+        >>> problem = tw.Problem(ditto, clients, sampling="uniform")
+        >>> problem.staged(ditto.stages().first).sampling
+        'uniform'
+        """
+        return Problem(
+            objective, self.clients, rescale=self.rescale, buckets=self.positions, feature_dtype=self.feature_dtype,
+            **self._asked,
+        )  # fmt: skip
 
     def preconditioned(self, kind: Kind) -> Problem:
         """The same problem in other variables, as by `Problem(..., precondition=kind)`; w and β stay the user's own.

@@ -43,7 +43,7 @@ def test_before_the_switch_it_is_ascd_and_its_checks_are_rounds_of_its_own():
     whole = noisy()
     never = Hybrid(drop=1e30)  # nothing lies so far above the check before
     never, _ = complete(whole, never)
-    same = {name: getattr(never, name) for name in ("eta", "theta", "gamma", "nu", "rho", "p_w")}
+    same = {name: getattr(never, name) for name in ("eta", "theta", "gamma", "nu", "rho", "p_w", "batch")}
     found, expected = (tw.solve(whole, method, iterations=300, every=300) for method in (never, ASCD(**same)))
     np.testing.assert_allclose(found.w, expected.w, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(found.beta, expected.beta, rtol=1e-12, atol=1e-14)

@@ -148,3 +148,21 @@ def test_predictions_are_those_of_the_personal_model():
     second = problem.objective.second(w)
     assert np.array_equal(second.predict((), b, rows, member.own, x), expected)
     assert jax.tree.leaves(second.init(problem.clients)[0]) == []
+
+
+def test_the_stages_keep_what_the_problem_was_asked_for() -> None:
+    """Sampling, scale and buckets of the whole are those of both stages, in `solve` and in `theory.stages`."""
+    rng = np.random.default_rng(0)
+    clients = tw.Clients.from_list([(rng.normal(size=(n, 3)), rng.integers(0, 2, n)) for n in (4, 9)])
+    ditto = tw.objectives.multitask(tw.losses.logistic(l2=0.1), lam=0.5, Lambda=float("inf"))
+    kept = {"sampling": "uniform", "rescale": 0.5, "buckets": [[1], [0]], "feature_dtype": "bfloat16"}
+    for stage in tw.theory.stages(tw.Problem(ditto, clients, **kept)):  # pyright: ignore[reportArgumentType]
+        assert (stage.sampling, stage.rescale, stage.feature_dtype) == ("uniform", 0.5, "bfloat16")
+        assert [group.tolist() for group in stage.positions] == [[1], [0]]
+    usual = tw.theory.stages(tw.Problem(ditto, clients))
+    assert [stage.sampling for stage in usual] == ["importance", "importance"]
+    seen = [
+        tw.solve(tw.Problem(ditto, clients, sampling=each), tw.algorithms.SVRCD(batch=1), iterations=30, seed=0).w  # pyright: ignore[reportArgumentType]
+        for each in ("uniform", "importance")
+    ]
+    assert not np.array_equal(seen[0], seen[1])

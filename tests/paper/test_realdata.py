@@ -27,6 +27,7 @@ def row(method: str, rounds: float | None, objective: str = "mixture", **more: A
         "rows": 5.0,
         "method": method,
         "last": 1e-3,
+        "ran": 3000.0 if rounds is None else rounds,
         "call": 1.0,
         **levels,
         **more,
@@ -53,6 +54,14 @@ def test_a_miss_is_called_a_miss():
     assert found["measured rounds to 1e-8 at most the forecast, where a rate is proven"][1] == "**no**"
 
 
+def test_a_forecast_that_is_not_reached_within_its_number_is_a_miss():
+    claim = "measured rounds to 1e-8 at most the forecast, where a rate is proven"
+    over = claims([row("auto", 5, **AUTO), row("acd", 9, forecast=20), row("svrcd", None, forecast=2000)])
+    assert over[claim][0].startswith("1 of 2") and over[claim][1] == "**no**"
+    left = claims([row("auto", 5, **AUTO), row("acd", 9, forecast=20), row("svrcd", None, forecast=9000)])
+    assert left[claim] == ("1 of 1; the forecast is 2.2 × what was measured (median); 1 stopped before", "yes")
+
+
 def test_hindsight_is_over_ours_only():
     """A baseline that is cheaper does not count, a method of ours that is does."""
     rows = [row("auto", 10, **AUTO), row("pooled L-BFGS", 1), row("acd, matrix metric", 5)]
@@ -61,9 +70,9 @@ def test_hindsight_is_over_ours_only():
 
 
 def test_many_rows_are_compared_by_gradients():
-    large = [{**row("acd", 9), "data": "large"}, {**row("asvrcd", 90), "data": "large"}]
+    large = [{**row("acd", 9), "data": "large"}, {**row("asvrcd, gradients only", 90), "data": "large"}]
     found = claims([row("auto", 5, **AUTO), *large])
-    assert found["row gradients to 1e-4 at ≥ 1,000 rows a client, asvrcd by acd: at most 1/3"] == (
+    assert found["row gradients to 1e-4 at ≥ 1,000 rows a client, asvrcd (gradients only) by acd: at most 1/3"] == (
         "1 in the median, 1 at worst",
         "**no**",
     )

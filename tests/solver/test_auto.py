@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import twofold as tw
-from twofold.solver.auto import candidates, choose
-from twofold.theory.cost import PRESETS
+from twofold.solver import complete
+from twofold.solver.auto import TYPICAL, accuracy, candidates, choose, needs
+from twofold.solver.auto import _floor as floor
+from twofold.theory.cost import PRESETS, Cost
 
 
 @pytest.fixture(scope="module")
@@ -37,3 +39,58 @@ def test_where_rounds_cost_no_metric_is_looked_at(problem: tw.Problem) -> None:
 
 def test_a_federation_is_offered_no_metric(problem: tw.Problem) -> None:
     assert choose(problem, PRESETS["simulation"], 1e-8, False, metric=False).problem is problem
+
+
+@pytest.mark.parametrize("cost", [*PRESETS, Cost(0.0, 0.0, 1.0), Cost(0.0, 1.0, 0.0), Cost(1.0, 0.0, 0.0)])
+def test_no_method_is_cheaper_than_its_floor(problem: tw.Problem, cost: object) -> None:
+    """What is left out unseen could not have won: a proven rate never costs less than the floor, whatever the problem."""
+    prices = PRESETS[cost] if isinstance(cost, str) else cost
+    easy = tw.Problem(
+        tw.objectives.mixture(tw.losses.logistic(l2=100.0), lam=100.0),
+        tw.Clients.from_list([(np.eye(2), [0, 1]), (np.ones((3, 2)), [0, 1, 1])]),
+    )
+    for whole in (problem, easy):
+        for name in ("acd", "asvrcd", "svrcd"):
+            row = tw.theory.forecast(whole, 1e-6, [name], cost=prices)[name]  # pyright: ignore[reportArgumentType]
+            assert row.is_proven
+            spent = prices.total(row.rounds, row.bytes, row.gradients_w + row.gradients_beta)  # pyright: ignore
+            assert spent >= 0.999 * TYPICAL * floor(whole, name, prices, 1e-6)  # pyright: ignore[reportArgumentType]
+
+
+def test_what_cannot_win_is_not_looked_at(problem: tw.Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rounds of profile: no constants are asked for, and the sentence still says what else there is."""
+    fresh = tw.Problem(problem.objective, problem.clients)
+    monkeypatch.setattr(tw.Problem, "constants", lambda *_, **__: pytest.fail("constants were asked for"))
+    found = choose(fresh, PRESETS["cross-silo"], 1e-8, False)
+    assert found.algorithm.name == "profile" and "would cost at least" in found.why
+
+
+def test_the_tolerance_that_is_asked_for_decides(problem: tw.Problem) -> None:
+    first = float(problem.value(*problem.start))
+    assert accuracy(problem, 1e-3 * first) == pytest.approx(1e-3)
+    assert accuracy(problem, 1e9) == 0.5 and accuracy(problem, 1e-300) == 1e-12
+    assert "to 0.001 of the initial gap" in tw.solve(problem, tol=1e-3 * first, rounds=50).notes[0]
+
+
+def test_newtons_directions_are_priced_with_their_work() -> None:
+    """Where rounds are all that counts they win; where work counts, or all clients are simulated here, they do not."""
+    rng = np.random.default_rng(1)
+    pairs = [(rng.normal(size=(10, 40)), rng.integers(0, 10, 10)) for _ in range(3)]
+    many = tw.Problem(tw.objectives.adaptive(tw.losses.softmax(10, l2=0.01), alpha=0.5), tw.Clients.from_list(pairs))
+    dear = Cost(round=1e4, byte=0.0, gradient=1e-6)
+    names = [
+        {one.name: one.cost for one in candidates(many, cost, 1e-8, work=work)}
+        for cost, work in ((dear, np.inf), (PRESETS["simulation"], np.inf), (dear, 1e6))
+    ]
+    newton = "profile with Newton's directions"
+    assert min(names[0], key=names[0].__getitem__) == newton
+    assert names[1][newton] > names[1]["profile"]
+    assert newton not in names[2]
+    assert choose(many, dear, 1e-8, False, work=np.inf).algorithm == tw.algorithms.Profile(outer="newton")
+
+
+def test_profiles_price_is_what_a_run_pays(problem: tw.Problem) -> None:
+    found = next(one for one in candidates(problem, PRESETS["cross-silo"], 1e-8) if one.name == "profile")
+    used = needs(problem, complete(problem, "profile")[0], found.rounds)
+    assert found.bytes == pytest.approx(used.bytes)
+    assert found.gradients == pytest.approx(used.gradients_w + used.gradients_beta)

@@ -41,6 +41,9 @@ def test_every_registered_method_is_listed() -> None:
         if row.is_proven:
             assert all(math.isfinite(value) for value in values)
             assert row.seconds == tw.theory.cost.PRESETS["cross-silo"].total(*values[1:3], sum(values[3:]))
+        elif row.is_known:
+            assert row.certainty == "measured" and "no proven rate" in row.note
+            assert all(math.isfinite(value) for value in (*values, row.seconds))
         else:
             assert all(math.isnan(value) for value in values) and row.note
     assert {row.method for row in found if not row.is_proven} == {
@@ -72,6 +75,37 @@ def test_a_newer_method_is_there_when_its_rate_says(name: str) -> None:
     )
 
 
+@tree.record
+class Steady(LSGD):
+    """Registered by its user, who knows by how much it contracts."""
+
+    kappa: float = 0.5
+    name = "steady"
+
+    def rate(self, facts: Any, eps: float) -> Any:
+        return rates.Rate(self.kappa) if facts.constants.mu > 0 else "steady needs mu > 0."
+
+
+def test_a_method_of_ones_own_is_known_by_its_own_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(tw.algorithms.REGISTRY, "steady", Steady)
+    row = tw.theory.forecast(MIXTURE, 1e-3)["steady"]
+    assert row.iterations == pytest.approx(math.log(1e3) / math.log(2)) and row.certainty == "certified"
+    assert row.rounds == pytest.approx(row.iterations) and row.seconds > 0
+    flat = problem(lam=0.5).constants(mu=0.0)
+    assert tw.theory.forecast(MIXTURE, 1e-3, ["steady"], constants=flat)["steady"].note == "steady needs mu > 0."
+    with pytest.warns(tw.TheoryWarning, match="theory needs about"):
+        tw.solve(MIXTURE, Steady(kappa=1e-3), rounds=5, tol=1e-9)
+    monkeypatch.delattr(Steady, "rate")
+    monkeypatch.setattr(Steady, "rate", Algorithm.rate, raising=False)
+    assert tw.theory.forecast(MIXTURE, 1e-3, ["steady"])["steady"].note == "no rate is proven for steady."
+
+
+def test_a_step_of_ones_own_has_no_theorem() -> None:
+    for method in (tw.algorithms.SVRCD(eta=0.9), tw.algorithms.ASVRCD(theta1=0.1), tw.algorithms.SCD(eta=0.9)):
+        row = tw.theory.forecast(MIXTURE, 1e-3, [method])[method.name]
+        assert not row.is_known and "of your own" in row.note
+
+
 def test_too_few_rounds_are_told_before_the_run() -> None:
     with pytest.warns(tw.TheoryWarning, match="5 rounds will hardly do: theory needs about"):
         told = tw.solve(MIXTURE, "acd", rounds=5, tol=1e-9)
@@ -91,7 +125,9 @@ def test_the_numbers_are_the_rates_of_this_problem() -> None:
     assert (row.gradients_w, row.gradients_beta) == (acd.grad_w * mean, acd.grad_beta * mean)
     assert row.bytes == pytest.approx(acd.rounds * 2 * 4 * ITEM)  # four parameters go up and four come down
     assert row.note == "" and row.algorithm == complete(MIXTURE, "acd")[0]
-    asvrcd = tw.theory.predict("asvrcd", C, 1e-4, n=mean)
+    chosen: Any = found["asvrcd"].algorithm  # with its own p_w, ρ and batch, which the cost has chosen
+    own = {"p_w": chosen.p_w, "rho": chosen.rho, "batch": chosen.batch}
+    asvrcd = tw.theory.predict("asvrcd", C, 1e-4, n=mean, **own)
     assert (found["asvrcd"].rounds, found["asvrcd"].gradients_w) == (asvrcd.rounds, asvrcd.grad_w)
     assert asvrcd.rounds * 64 < found["asvrcd"].bytes < asvrcd.rounds * 128  # one part of a message, or both
     lsgd = tw.theory.predict("lsgd", C, 1e-4, n=mean, tau=3, batch=mean, M=3)
@@ -105,8 +141,9 @@ def test_what_the_user_sets_counts() -> None:
         tw.theory.forecast(MIXTURE, 0.1, [a])["svrcd"] for a in ("svrcd", tw.algorithms.SVRCD(p_w=0.01, rho=0.01))
     )
     mean = float(np.mean(SIZES))
-    assert rare.iterations == tw.theory.predict("svrcd", C, 0.1, n=mean, p_w=0.01, rho=0.01).iterations
-    assert rare.iterations > plain.iterations
+    batch: Any = getattr(rare.algorithm, "batch", 1)
+    assert rare.iterations == tw.theory.predict("svrcd", C, 0.1, n=mean, p_w=0.01, rho=0.01, batch=batch).iterations
+    assert rare.seconds > plain.seconds  # what theory chooses is the cheapest
     stronger = C.replace(mu=2 * C.mu)
     given = tw.theory.forecast(MIXTURE, 0.1, ["acd"], constants=stronger)
     assert given["acd"].iterations == tw.theory.predict("acd", stronger, 0.1).iterations and given.constants is stronger

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from twofold import randomness, tree
+from twofold.algorithms import rated
 from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill
 from twofold.algorithms.fields import known
 from twofold.control import branch
@@ -61,6 +62,7 @@ class ACD(Algorithm):
     theta: float | None = None  # θ, the weight of z in x
     eta: float | None = None  # η = 1/θ, the step of z
     name = "acd"
+    rate = rated.acd
 
     def complete(self, setting: Setting) -> tuple[ACD, str | None]:
         """ν, θ, η, p_w of Theorem ACD-PFL, or what follows from the p_w or ν that is given."""

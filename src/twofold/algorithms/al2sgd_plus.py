@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from twofold import tree
+from twofold.algorithms import rated
 from twofold.algorithms.base import Algorithm, Evaluations, Facts, GradientOracle, fill, size_of_batch
 from twofold.algorithms.fields import known
 from twofold.algorithms.svrcd import Plan, coins
@@ -51,14 +52,12 @@ class AL2SGDPlus(Algorithm):
     local (1−p): g = p_m[(∇f'_j(x) − ∇f'_j(v))/(1−p) + ∇f'_m(v) + Ψ];
     mean (p):    g = p_m[λ(x − mean x)/p − (1/p − 1)Ψ + ∇f'_m(v)], with Ψ = λ(v − mean v).
     Both are g of one unbiased estimator of ∇(f + ψ), whose variance goes to zero with x and v: L-Katyusha, with a linear
-    rate for any p and ρ (`stepsizes_newer.al2sgd_plus`). It solves the mixture only, and **its message is the personal model**.
-
+    rate for any p and ρ (`stepsizes_newer`). It solves the mixture only, and **its message is the personal model**.
     >>> import twofold as tw
-    >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
-    >>> objective = tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5)
-    >>> result = tw.solve(tw.Problem(objective, tw.Clients.from_list(made.clients)), "al2sgd_plus", rounds=3)
-    >>> result.algorithm.lam, result.ledger.rounds
-    (0.5, 3)
+    >>> clients = tw.Clients.from_list(tw.data.synthetic.mixture(0.3, clients=3, rows=8, features=2).clients)
+    >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.1), 0.5), clients)
+    >>> tw.solve(problem, "al2sgd_plus", rounds=3).ledger.rounds
+    3
     """
 
     eta: float | None = None  # η, the step of y
@@ -72,6 +71,7 @@ class AL2SGDPlus(Algorithm):
     batch: int | None = static(default=1)  # rows in one sampled gradient; None takes all rows
     name = "al2sgd_plus"
     needs = "mixture"
+    rate = rated.al2sgd_plus
 
     def complete(self, setting: Facts) -> tuple[AL2SGDPlus, str | None]:
         """p, ρ, η, θ, γ and ν of L-Katyusha on f + ψ."""

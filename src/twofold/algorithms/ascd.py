@@ -7,9 +7,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from twofold import randomness, tree
+from twofold.algorithms import rated
 from twofold.algorithms.acd import Pair
 from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
-from twofold.algorithms.fields import known
+from twofold.algorithms.fields import Batch, drawn, known
 from twofold.algorithms.scd import Message, Plan
 from twofold.control import branch
 from twofold.randomness import Key
@@ -39,13 +40,20 @@ class ASCD(Algorithm):
     gamma: float | None = None  # γ, the step of z
     p_w: float | None = None  # the probability that an iteration moves w
     rho: float | None = None  # ρ of ASVRCD. No step uses it; theory derives γ and ν with it
-    batch: int | None = static(default=1)  # rows in one sampled gradient; None takes all rows
+    batch: Batch = static(default="auto")  # rows in one sampled gradient; None takes all rows, "auto" what cost prefers
     name = "ascd"
+    rate = rated.ascd
 
     def complete(self, setting: Setting) -> tuple[ASCD, str | None]:
         """The paper's choice, ASVRCD's constants and θ = min{0.8, 1/η}, or steps that the noise allows where it is known."""
         values = stepsizes.ascd(
-            setting.constants, setting.rows, p_w=self.p_w, rho=self.rho, eta=self.eta, batch=self.batch
+            setting.constants,
+            setting.rows,
+            p_w=self.p_w,
+            rho=self.rho,
+            eta=self.eta,
+            batch=self.batch,
+            **setting.prices,
         )
         return fill(self, values), values.get("note")
 
@@ -66,7 +74,7 @@ class ASCD(Algorithm):
         """A sampled gradient at x in the drawn block."""
         (p_w,) = known(self.p_w)
         x_w, x = self._mix(shared), self._mix(private)
-        sample = oracle.sample(key, self.batch)
+        sample = oracle.sample(key, drawn(self.batch))
         gradient = branch(plan.w, lambda: oracle.gradient_w(x_w, x, sample), lambda: tree.zeros(x_w))
         moved = branch(
             plan.w,
@@ -97,7 +105,7 @@ class ASCD(Algorithm):
 
     def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
         """One batch in the drawn block."""
-        each = size_of_batch(self.batch, rows)
+        each = size_of_batch(drawn(self.batch), rows)
         return Evaluations(jnp.where(plan.w, each, 0), jnp.where(plan.w, 0, each))
 
     def model(self, shared: Pair) -> Pytree:

@@ -8,8 +8,9 @@ import jax
 from jax.typing import ArrayLike
 
 from twofold import tree
+from twofold.algorithms import rated
 from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill
-from twofold.algorithms.fields import known
+from twofold.algorithms.fields import Batch, drawn, known, settle
 from twofold.algorithms.variance_reduction import Message, Plan, Triple, coins, counts, estimate, message, mix, move
 from twofold.control import branch
 from twofold.errors import InputError
@@ -43,14 +44,16 @@ class ASVRCD(Algorithm):
     nu: float | None = None  # ν, how much of itself z keeps in a step
     rho: float | None = None  # ρ, the probability that the reference point moves, which costs a full gradient
     p_w: float | None = None  # the probability that an iteration's sample is for w
-    batch: int | None = static(default=1)  # rows in one sampled gradient; None takes all rows
+    batch: Batch = static(default="auto")  # rows in one sampled gradient; None takes all rows, "auto" what cost prefers
     optimal: Literal["w", "beta"] = static(default="w")  # the block whose number of gradients theory's ρ makes optimal
     reference: Literal["one", "two"] = static(
         default="one"
     )  # how many reference points: one for both blocks, or one for each
     name = "asvrcd"
+    rate = rated.asvrcd
 
     def __post_init__(self) -> None:
+        settle(self)
         if self.reference not in ("one", "two"):
             raise InputError(f'reference must be "one" or "two", got reference={self.reference!r}.')
         if self.reference == "two" and self.theta2 is not None:
@@ -67,7 +70,14 @@ class ASVRCD(Algorithm):
         if self.reference == "two":
             return self._two().complete(setting)
         values = stepsizes.asvrcd(
-            setting.constants, setting.rows, self.optimal, p_w=self.p_w, rho=self.rho, eta=self.eta, batch=self.batch
+            setting.constants,
+            setting.rows,
+            self.optimal,
+            p_w=self.p_w,
+            rho=self.rho,
+            eta=self.eta,
+            batch=self.batch,
+            **setting.prices,
         )
         return fill(self, values), values["note"]
 
@@ -97,7 +107,7 @@ class ASVRCD(Algorithm):
         """The message, this client's own step, and its own reference point."""
         (p_w,) = known(self.p_w)
         x, now = (self._mix(shared), self._mix(private)), (shared.y, private.y)
-        sent, own = message(plan, x, (shared.v, private.v), now, oracle, oracle.sample(key, self.batch))
+        sent, own = message(plan, x, (shared.v, private.v), now, oracle, oracle.sample(key, drawn(self.batch)))
         y, z = self._step(private, x[1], estimate(~plan.w, own, private.full, 1 - p_w))
         v, full = branch(
             plan.refresh, lambda: (private.y, oracle.gradient_beta(*now)), lambda: (private.v, private.full)
@@ -124,7 +134,7 @@ class ASVRCD(Algorithm):
 
     def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
         """Two batches in the drawn block, and all rows of both blocks on a refresh."""
-        return counts(plan.w, plan.refresh, self.batch, rows)
+        return counts(plan.w, plan.refresh, drawn(self.batch), rows)
 
     def model(self, shared: Triple) -> Pytree:
         """The sequence y."""

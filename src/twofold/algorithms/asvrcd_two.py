@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from twofold import randomness, tree
+from twofold.algorithms import rated
 from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
-from twofold.algorithms.fields import known
+from twofold.algorithms.fields import Batch, drawn, known
 from twofold.algorithms.variance_reduction import Message, estimate
 from twofold.control import branch
 from twofold.randomness import Key
@@ -46,7 +47,6 @@ class ASVRCDTwo(Algorithm):
     Block i of g is (∇_i f̂(x) − ∇_i f̂(v^i))/p_i + ∇_i F(v^i) if it is drawn, and ∇_i F(v^i) if not. Both v^w and v^β are points
     in (w, β): everyone knows their w-parts, a client its own β-parts. A new v^w is one message, the full ∇_w f_m(y); a new
     v^β is silent, since only ∇_β at it is needed, which a client keeps. `ASVRCD(reference="two")` becomes this method.
-
     >>> ASVRCDTwo(p_w=0.5, rho_beta=0.1).is_complete()
     False
     """
@@ -60,8 +60,9 @@ class ASVRCDTwo(Algorithm):
     rho_w: float | None = None  # ρ_w, the probability that v^w moves
     rho_beta: float | None = None  # ρ_β, the probability that v^β moves
     p_w: float | None = None  # the probability that an iteration's sample is for w
-    batch: int | None = static(default=1)  # rows in one sampled gradient; None takes all rows
+    batch: Batch = static(default="auto")  # rows in one sampled gradient; None takes all rows, "auto" what cost prefers
     name = "asvrcd"
+    rate = rated.asvrcd
 
     def complete(self, setting: Setting) -> tuple[ASVRCDTwo, str | None]:
         """The tight steps for p_i ∝ √max{ℓ_i, nμ/b} and ρ_i = b p_i/n."""
@@ -90,7 +91,7 @@ class ASVRCDTwo(Algorithm):
         """The message, this client's own step, and its part of both reference points."""
         (p_w,) = known(self.p_w)
         x_w, x = self._mix(shared), self._mix(private)
-        sample, now = oracle.sample(key, self.batch), (shared.y, private.y)
+        sample, now = oracle.sample(key, drawn(self.batch)), (shared.y, private.y)
         difference = branch(
             plan.w,
             lambda: tree.subtract(
@@ -135,7 +136,7 @@ class ASVRCDTwo(Algorithm):
 
     def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
         """Two batches in the drawn block, and all rows of a block whose reference point moves."""
-        pair = 2 * jnp.asarray(size_of_batch(self.batch, rows))
+        pair = 2 * jnp.asarray(size_of_batch(drawn(self.batch), rows))
         w, beta = jnp.where(plan.w, pair, 0), jnp.where(plan.w, 0, pair)
         return Evaluations(w + jnp.where(plan.refresh_w, rows, 0), beta + jnp.where(plan.refresh_beta, rows, 0))
 

@@ -14,12 +14,15 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
 from twofold import tree
+from twofold.algorithms.fields import settle
 from twofold.algorithms.oracle import GradientOracle
 from twofold.control import is_traced
 from twofold.errors import ContractError, InputError
 from twofold.randomness import Key
 from twofold.theory.constants import Constants, LossConstants
+from twofold.theory.cost import Cost
 from twofold.theory.each import EachClient, common
+from twofold.theory.rates import Prediction, Rate
 from twofold.tree import Pytree
 
 __all__ = [
@@ -66,11 +69,21 @@ class Facts(NamedTuple):
     weights: NDArray[np.float64] | None = None  # p_m; None for 1/M each
     participation: NDArray[np.float64] | None = None  # the probability that each takes part in a round; None: all do
     curvature: Callable[[], EachClient | None] | None = None  # of every client, asked for only where it is needed
+    cost: Cost | None = (
+        None  # what to choose p_w, ρ and the batch by; None: a round costs as much as all rows' gradients
+    )
+    most_rows: float | None = None  # of the largest client
+    quadratic: bool = False  # whether F is
 
     @property
     def loss(self) -> LossConstants | None:
         """The constants of the loss that everyone's mixture is made of."""
         return None if self.loss_of is None else self.loss_of()
+
+    @property
+    def prices(self) -> dict[str, Any]:
+        """The cost to choose by, and the bytes of a part of a message as large as w, up and down: what `theory.stepsizes` asks for."""
+        return {"cost": self.cost, "message": 2.0 * self.sizes[0] * jnp.result_type(float).itemsize}
 
     def each(self) -> EachClient:
         """The curvature of every client's own function: its own where it is known, else one for all, from the constants."""
@@ -113,6 +126,9 @@ class Algorithm(ABC):
     works_with_some: ClassVar[bool] = False  # whether it is right when only some clients take part in a round
     needs_unbiased: ClassVar[bool] = False  # whether they must then be weighted by known probabilities
 
+    def __post_init__(self) -> None:
+        settle(self)
+
     def __new__(cls, *_: object, **__: object) -> Self:
         """Refuse a class that lacks some of the contract's methods."""
         if missing := sorted(getattr(cls, "__abstractmethods__", ())):
@@ -137,6 +153,14 @@ class Algorithm(ABC):
     @abstractmethod
     def complete(self, setting: Facts) -> tuple[Algorithm, str | None]:
         """This method with every open field filled in by theory, and what the user should be told about it."""
+
+    def rate(self, facts: Facts, eps: float) -> Prediction | Rate | str:
+        """How soon `eps` of the first error is left with these steps, or the sentence that says why nothing is known.
+
+        By it `theory.forecast` knows a method, and `solve` warns of a budget that is too small. `theory.rates.Rate(kappa)` is enough:
+        rounds, bytes and gradients follow from `plan`, `sends` and `evaluations`.
+        """
+        return f"no rate is proven for {self.name}."
 
     @abstractmethod
     def init(self, w0: Pytree) -> Shared:
@@ -189,9 +213,11 @@ A = TypeVar("A", bound=Algorithm)
 
 
 def fill(algorithm: A, values: Mapping[str, Any]) -> A:
-    """The algorithm with its open (None) fields taken from `values`; what the user set stays."""
+    """The algorithm with its open fields, None or a batch="auto", taken from `values`; what the user set stays."""
     fields = {field.name for field in dataclasses.fields(algorithm)}  # type: ignore[arg-type]
     open_fields = {name: value for name, value in values.items() if name in fields and getattr(algorithm, name) is None}
+    if getattr(algorithm, "batch", None) == "auto":
+        open_fields["batch"] = values.get("batch", 1)
     return dataclasses.replace(algorithm, **open_fields)  # type: ignore[type-var]
 
 
@@ -224,7 +250,8 @@ def check(algorithm: Algorithm) -> None:
     if not isinstance(getattr(algorithm, "name", None), str):
         raise ContractError(f'{kind} has no name: write name = "..." in the class.')
     for name, value in vars(algorithm).items():
-        if value is not None and not callable(value) and not is_traced(value):
+        chosen = name == "batch" and isinstance(value, str) and value == getattr(type(algorithm), name, None)
+        if value is not None and not callable(value) and not is_traced(value) and not chosen:
             _check_field(kind, name, value)
 
 

@@ -8,10 +8,19 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-__all__ = ["Progress", "is_check", "is_early"]
+__all__ = ["Plan", "Progress", "is_check", "is_early"]
 
 PLATEAU = 8.0
 """In units of 1/(1−ν), the time in which momentum forgets: how long ‖∇F‖² may take to begin to fall."""
+
+
+class Plan(NamedTuple):
+    """Whether w moves or else β, whether all clients send full gradients, whether this is a check, and an early one."""
+
+    w: jax.Array
+    refresh: jax.Array
+    check: jax.Array
+    early: jax.Array
 
 
 def is_check(k: int | jax.Array, first: int, p_w: float) -> jax.Array:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import jax
 
 from twofold.errors import InputError
 
-__all__ = ["Schedule", "known"]
+__all__ = ["Batch", "Schedule", "drawn", "known", "settle"]
 
+Batch: TypeAlias = int | Literal["auto"] | None
+"""Rows in one sampled gradient; None takes all rows, "auto" as many as are cheapest by the cost."""
 Schedule: TypeAlias = Callable[[jax.Array], float | jax.Array]
 """A step size as a function of the local step's number: `theory.stepsizes.pl_schedule`, or any optax schedule."""
 
@@ -32,3 +35,30 @@ def known(*numbers: float | None) -> tuple[float, ...]:
             "algorithm.complete(setting)."
         )
     return filled
+
+
+def settle(algorithm: object) -> None:
+    """Make batch="auto" one row where all numbers are set by hand: then there is nothing left that it could follow from.
+
+    >>> import twofold as tw
+    >>> tw.algorithms.SCD(eta=0.1, p_w=0.5).batch, tw.algorithms.SCD(eta=0.1).batch
+    (1, 'auto')
+    """
+    if not dataclasses.is_dataclass(algorithm):
+        return
+    numbers = [f.name for f in dataclasses.fields(cast(Any, algorithm)) if not f.metadata.get("static")]
+    if getattr(algorithm, "batch", None) == "auto" and all(getattr(algorithm, name) is not None for name in numbers):
+        object.__setattr__(algorithm, "batch", 1)
+
+
+def drawn(batch: Batch) -> int | None:
+    """A batch that theory has filled in.
+
+    >>> drawn(None), drawn(4)
+    (None, 4)
+    """
+    if batch == "auto":
+        raise InputError(
+            'This algorithm\'s batch is still "auto": solve() chooses it, and so does algorithm.complete(setting).'
+        )
+    return batch

@@ -11,8 +11,8 @@ from jax.typing import ArrayLike
 
 from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill
-from twofold.algorithms.checks import Progress, is_check, is_early
-from twofold.algorithms.fields import known
+from twofold.algorithms.checks import Plan, Progress, is_check, is_early
+from twofold.algorithms.fields import Batch, drawn, known
 from twofold.algorithms.oracle import Drawn
 from twofold.algorithms.variance_reduction import Triple, counts, mix, move
 from twofold.control import branch
@@ -21,15 +21,6 @@ from twofold.theory import stepsizes
 from twofold.tree import Pytree, record, static
 
 __all__ = ["Hybrid", "Message", "Plan", "Shared"]
-
-
-class Plan(NamedTuple):
-    """Whether w moves or else β, whether all clients send full gradients, whether this is a check, and an early one."""
-
-    w: jax.Array
-    refresh: jax.Array
-    check: jax.Array
-    early: jax.Array
 
 
 class Shared(NamedTuple):
@@ -73,12 +64,14 @@ class Hybrid(Algorithm):
     p_w: float | None = None  # the probability that an iteration's sample is for w
     drop: float = 0.5  # the factor by which ‖∇F‖² must fall from check to check for ASCD to go on
     first: int = static(default=16)  # the first check comes after about this many w-iterations
-    batch: int | None = static(default=1)  # rows in one sampled gradient; None takes all rows
+    batch: Batch = static(default="auto")  # rows in one sampled gradient; None takes all rows, "auto" what cost prefers
     name = "hybrid"
 
     def complete(self, setting: Setting) -> tuple[Hybrid, str | None]:
         """Those of Theorem e1, and ASCD's θ."""
-        found = stepsizes.hybrid(setting.constants, setting.rows, self.p_w, self.rho, self.eta, batch=self.batch)
+        found = stepsizes.hybrid(
+            setting.constants, setting.rows, self.p_w, self.rho, self.eta, batch=self.batch, **setting.prices
+        )
         return fill(self, found), found["note"]
 
     def init(self, w0: Pytree) -> Shared:
@@ -103,7 +96,7 @@ class Hybrid(Algorithm):
         """A sampled gradient at x in the drawn block, minus that at v once control variates are in use."""
         w, reduced = shared.block, shared.progress.stalled
         x, anchor = (self._mix(w, reduced), self._mix(private, reduced)), (w.v, private.v)
-        sample, zero, still = oracle.sample(key, self.batch), tree.zeros(w.y), tree.zeros(private.y)
+        sample, zero, still = oracle.sample(key, drawn(self.batch)), tree.zeros(w.y), tree.zeros(private.y)
 
         def sampled(gradient: Callable[[Pytree, Pytree, Drawn | None], Pytree]) -> Pytree:
             return tree.combine((1.0, gradient(*x, sample)), (jnp.where(reduced, -1.0, 0.0), gradient(*anchor, sample)))
@@ -138,7 +131,7 @@ class Hybrid(Algorithm):
 
     def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
         """Two batches in the drawn block, and all rows of both blocks for a full gradient."""
-        return counts(plan.w, plan.refresh, self.batch, rows)
+        return counts(plan.w, plan.refresh, drawn(self.batch), rows)
 
     def model(self, shared: Shared) -> Pytree:
         """The sequence y."""

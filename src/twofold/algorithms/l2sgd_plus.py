@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from twofold import randomness, tree
+from twofold.algorithms import rated
 from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
 from twofold.algorithms.fields import known
 from twofold.algorithms.scd import Plan
@@ -58,6 +59,7 @@ class L2SGDPlus(Algorithm):
     batch: int | None = static(default=1)  # rows in one sampled gradient; None takes all rows
     name = "l2sgd_plus"
     needs = "mixture"
+    rate = rated.l2sgd_plus
 
     def complete(self, setting: Setting) -> tuple[L2SGDPlus, str | None]:
         """p = p_w and a step for SAGA-type estimators."""

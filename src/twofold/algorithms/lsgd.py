@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from twofold import tree
+from twofold.algorithms import rated
 from twofold.algorithms.base import Facts, GradientOracle, fill
 from twofold.algorithms.fields import Schedule, known
 from twofold.algorithms.local import Average, Plan, batches
@@ -50,7 +51,6 @@ class LSGD(Training):
 
     With a learning rate instead, `LSGD(lr=0.005)`, steps are plain ones on real parameters: w_m −= lr·∇_w f̂_m and
     β_m −= lr_beta·∇_β f̂_m (lr_beta = lr by default), free of p_m and of the scaling. `optimizer` is any of optax for these steps.
-
     >>> import twofold as tw
     >>> clients = tw.Clients.from_list(tw.data.synthetic.mixture(0.3, clients=3, rows=8, features=2).clients)
     >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5), clients)
@@ -66,6 +66,7 @@ class LSGD(Training):
     average: bool = static(default=False)  # report the average with weights (1−ημ)^(−k−1), which sends a second w
     mu: float | None = None  # μ, which only the average needs
     name = "lsgd"
+    rate = rated.lsgd
 
     def __post_init__(self) -> None:
         super().__post_init__()

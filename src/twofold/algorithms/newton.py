@@ -17,7 +17,7 @@ from twofold.algorithms.oracle import GradientOracle
 from twofold.control import repeat
 from twofold.tree import Pytree
 
-__all__ = ["NOISE", "Block", "Inner", "Outer", "choose", "minimise_beta", "profile_hessian"]
+__all__ = ["NOISE", "Block", "Inner", "Message", "Outer", "Private", "choose", "minimise_beta", "profile_hessian"]
 
 NOISE = 16
 """Values that differ by fewer units of rounding than this are taken to be equal."""
@@ -43,6 +43,22 @@ def choose(outer: Outer, inner: Inner, d: int, b: int, convex: bool) -> tuple[Ou
     if inner == "auto":
         inner = "matrix" if b <= (MATRIX_W if outer == "newton" else MATRIX_BETA) else "products"
     return outer, inner
+
+
+class Private(NamedTuple):
+    """β_m at the shared iterate, β_m at the trial point, and the damping of the client's own Newton steps."""
+
+    beta: Pytree
+    trial: Pytree
+    damping: jax.Array
+
+
+class Message(NamedTuple):
+    """φ_m, ∇φ_m and, for Newton's method, the upper triangle of ∇²φ_m, at the trial point."""
+
+    value: Pytree
+    gradient: Pytree
+    hessian: Pytree
 
 
 class Block(NamedTuple):
@@ -75,9 +91,11 @@ def minimise_beta(
         if products is None:
             return solve(oracle.hessian_beta(w, unravel(state.at)), -state.gradient, state.damping)
 
-        def times(v: jax.Array) -> jax.Array:
-            return ravel_pytree(oracle.hessian_beta_times(w, unravel(state.at), unravel(v)))[0]
+        def gradient(at: jax.Array) -> jax.Array:
+            return ravel_pytree(oracle.gradient_beta(w, unravel(at)))[0]
 
+        # What does not depend on the direction, a net's or a softmax's activations, is computed once for all products.
+        _, times = jax.linearize(gradient, state.at)
         return conjugate_gradients(times, -state.gradient, state.damping, products)
 
     def step(_: jax.Array, state: Block) -> Block:

@@ -55,9 +55,7 @@ class PFedMe(Algorithm):
     local_rounds: int = static(default=20)  # R, the local rounds in one round of communication
     inner_steps: int = static(default=5)  # K, the gradient steps on θ in one local round
     batch: int | None = static(default=20)  # rows in one sampled gradient; None takes all rows
-    epochs: int | None = static(
-        default=None
-    )  # reshuffled passes over each client's own rows, a local round for each batch, instead of R
+    epochs: int | None = static(default=None)  # reshuffled passes instead of R, a local round for each batch
     drop_last: bool = static(default=False)  # leave out the last batch of an epoch where it is shorter
     name = "pfedme"
     may_skip_messages = False
@@ -66,9 +64,7 @@ class PFedMe(Algorithm):
 
     def __post_init__(self) -> None:
         if self.local_rounds < 1 or self.inner_steps < 1:
-            raise InputError(
-                f"pFedMe needs local_rounds and inner_steps ≥ 1: {self.local_rounds=}, {self.inner_steps=}."
-            )
+            raise InputError(f"pFedMe needs both ≥ 1: {self.local_rounds=}, {self.inner_steps=}.")
 
     @property
     def carries_state(self) -> bool:
@@ -79,9 +75,7 @@ class PFedMe(Algorithm):
         """η = 1/(λR), inner step 1/(𝓛'+λ)."""
         loss = setting.loss
         if setting.lam is None or loss is None:
-            raise InputError(
-                "pFedMe's step sizes need λ and the constants of the loss: it solves the mixture objective only."
-            )
+            raise InputError("pFedMe's steps need λ and the loss's constants: it solves the mixture objective only.")
         values = stepsizes.pfedme(setting.lam, loss, self.local_rounds)
         return fill(self, {**values, "lam": setting.lam}), None
 

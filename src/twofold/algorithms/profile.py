@@ -4,37 +4,22 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
 
+from twofold.algorithms import rated
 from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill
 from twofold.algorithms.linear import symmetric
 from twofold.algorithms.lsgd import Plan
-from twofold.algorithms.newton import Inner, Outer, choose, minimise_beta, profile_hessian
+from twofold.algorithms.newton import Inner, Message, Outer, Private, choose, minimise_beta, profile_hessian
 from twofold.algorithms.search import Search, advance, begin
 from twofold.errors import InputError
 from twofold.randomness import Key
 from twofold.tree import Pytree, record, select, size, static
 
 __all__ = ["Message", "Plan", "Private", "Profile"]
-
-
-class Private(NamedTuple):
-    """β_m at the shared iterate, β_m at the trial point, and the damping of the client's own Newton steps."""
-
-    beta: Pytree
-    trial: Pytree
-    damping: jax.Array
-
-
-class Message(NamedTuple):
-    """φ_m, ∇φ_m and, for Newton's method, the upper triangle of ∇²φ_m, at the trial point."""
-
-    value: Pytree
-    gradient: Pytree
-    hessian: Pytree
 
 
 @record
@@ -47,9 +32,10 @@ class Profile(Algorithm):
     the last accepted w with the β_m that belong to it, so F never rises, up to rounding.
 
     `outer="auto"` is Newton for d ≤ 200 (and as many entries of β), else L-BFGS with `memory` pairs. `inner="auto"`
-    forms H_ββ up to 100 entries, else takes `products` conjugate gradient steps in each Newton step (6 need as many rounds
-    as 20 on all problems of docs/realdata.md). β*(w) need not be exact: values and certificates are those of the pair
-    (w, β_m) as it is, and if β_m was too far off for a good direction, shorter steps come with a better β_m.
+    forms H_ββ up to 100 entries, else takes `products` conjugate gradient steps in each Newton step. `steps` is 2, and 3 with
+    matrices (two of 3 products need about as many rounds as three of 6 on all problems of docs/realdata.md, for under half of
+    the passes). β*(w) need not be exact: values and certificates are those of the pair (w, β_m) as it is, and if β_m was too
+    far off for a good direction, shorter steps come with a better β_m.
     A Hessian counts as one gradient of every row for each of its columns, and a product with it as one.
 
     >>> import numpy as np, twofold as tw
@@ -65,14 +51,15 @@ class Profile(Algorithm):
     outer: Outer = static(default="auto")
     inner: Inner = static(default="auto")
     memory: int = static(default=20)
-    steps: int = static(default=3)
-    products: int = static(default=6)
+    steps: int | None = static(default=None)
+    products: int = static(default=3)
     sizes: tuple[int, int] | None = static(default=None)
     name = "profile"
     may_skip_messages = False
+    rate = rated.profile
 
     def __post_init__(self) -> None:
-        if min(self.memory, self.steps, self.products) < 1:
+        if min(self.memory, self.steps or 1, self.products) < 1 or self.steps == 0:
             raise InputError(f"Profile needs all of these ≥ 1: {self.memory=}, {self.steps=}, {self.products=}.")
         for name, allowed in (("outer", get_args(Outer)), ("inner", get_args(Inner))):
             if getattr(self, name) not in allowed:
@@ -84,9 +71,13 @@ class Profile(Algorithm):
 
     def complete(self, setting: Setting) -> tuple[Profile, str | None]:
         """A first step of 1/L^w, and the ways to solve that suit the number of parameters."""
+        return fill(self.sized(setting), {"L_w": max(setting.constants.L_w, 1e-12)}), None
+
+    def sized(self, setting: Setting) -> Profile:
+        """The ways to solve, which the constants have no part in."""
         outer, inner = choose(self.outer, self.inner, *setting.sizes, setting.convex)
-        filled = fill(self, {"L_w": max(setting.constants.L_w, 1e-12)})
-        return dataclasses.replace(filled, outer=outer, inner=inner, sizes=setting.sizes), None
+        steps = self.steps or (3 if inner == "matrix" and not setting.quadratic else 2)
+        return dataclasses.replace(self, outer=outer, inner=inner, steps=steps, sizes=setting.sizes)
 
     def init(self, w0: Pytree) -> Search:
         """The first trial is w0 itself."""
@@ -105,7 +96,9 @@ class Profile(Algorithm):
     ) -> tuple[Private, Message]:
         """β at the trial w, from where it was at the last accepted one, and what it makes of w."""
         w, products = shared.trial, None if self.inner == "matrix" else self.products
-        beta, damping = minimise_beta(oracle, w, private.beta, private.damping, steps=self.steps, products=products)
+        beta, damping = minimise_beta(
+            oracle, w, private.beta, private.damping, steps=self.steps or 2, products=products
+        )
         if size(w) == 0:
             return Private(private.beta, beta, damping), Message((), w, ())
         value, gradient = oracle.value_and_gradient_w(w, beta)
@@ -131,7 +124,7 @@ class Profile(Algorithm):
         """∇φ takes one gradient in w and ∇²φ one in both blocks for each column; a step in β a gradient and a Hessian."""
         d, b = self.sizes or (0, 0)
         step = 1 + (b if self.inner == "matrix" else self.products)
-        of_w, of_beta = 1, (1 + self.steps * step if b else 0)
+        of_w, of_beta = 1, (1 + (self.steps or 2) * step if b else 0)
         if self.outer == "newton":
             of_w, of_beta = of_w + d, of_beta + (d + b if d and b else 0)
         each = jnp.broadcast_to(rows, jnp.broadcast_shapes(jnp.shape(plan.k), jnp.shape(rows)))

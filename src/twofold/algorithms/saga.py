@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
 from twofold import tree
+from twofold.algorithms import rated
 from twofold.algorithms.base import Algorithm, Evaluations, Facts, GradientOracle, fill
 from twofold.algorithms.fields import known
 from twofold.algorithms.lsgd import Plan
@@ -50,9 +51,7 @@ class SAGA(Algorithm):
     Made for `solve(..., participation=…)`: with memory, absent clients cost speed and not accuracy, while `lsgd` and `fedprox`
     stop short of the optimum. A participant takes `inner` accelerated steps β_m −= ∇_β f_m/L^β with momentum, then sends. With
     unequal q_m it moves h_m only min q/q_m of the way, so that one message does for both sums.
-
-    Proven, for exact elimination of β_m or problems without β: linear convergence at 1 − κ a round, κ = min{ημ, min q_m/2},
-    η = 1/(L_F + 6 max p_m L_m(1−q_m)/q_m) (`stepsizes_newer.saga`).
+    Proven for exact elimination of β_m, or no β: linear convergence at 1 − min{ημ, min q_m/2} (`stepsizes_newer.saga` has η).
 
     >>> import twofold as tw
     >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=4, rows=8, features=2)
@@ -72,6 +71,7 @@ class SAGA(Algorithm):
     may_skip_messages = False
     works_with_some = True
     needs_unbiased = True
+    rate = rated.saga
 
     def is_complete(self) -> bool:
         """Never: q is what the run's participation says, whoever set the steps."""

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from twofold import randomness, tree
+from twofold.algorithms import rated
 from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
-from twofold.algorithms.fields import known
+from twofold.algorithms.fields import Batch, drawn, known
 from twofold.control import branch
 from twofold.randomness import Key
 from twofold.theory import stepsizes
@@ -45,12 +46,14 @@ class SCD(Algorithm):
 
     eta: float | None = None  # η, the step size
     p_w: float | None = None  # the probability that an iteration moves w; p_β = 1 − p_w
-    batch: int | None = static(default=1)  # rows in one sampled gradient; None takes all rows
+    batch: Batch = static(default="auto")  # rows in one sampled gradient; None takes all rows, "auto" what cost prefers
     name = "scd"
+    rate = rated.scd
 
     def complete(self, setting: Setting) -> tuple[SCD, str | None]:
         """p_w = 𝓛^w/(𝓛^w+𝓛^β) or by cost, η = 1/(2𝓛), of the batch where its noise is known."""
-        return fill(self, stepsizes.scd(setting.constants, p_w=self.p_w, n=setting.rows, batch=self.batch)), None
+        values = stepsizes.scd(setting.constants, p_w=self.p_w, n=setting.rows, batch=self.batch, **setting.prices)
+        return fill(self, values), None
 
     def init(self, w0: Pytree) -> Pytree:
         """Start at w0."""
@@ -70,7 +73,7 @@ class SCD(Algorithm):
     ) -> tuple[Pytree, Message]:
         """A sampled gradient in the drawn block."""
         eta, p_w = known(self.eta, self.p_w)
-        sample = oracle.sample(key, self.batch)
+        sample = oracle.sample(key, drawn(self.batch))
         gradient = branch(plan.w, lambda: oracle.gradient_w(shared, private, sample), lambda: tree.zeros(shared))
         step = -eta / (1 - p_w)
         moved = branch(
@@ -91,7 +94,7 @@ class SCD(Algorithm):
 
     def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
         """One batch in the drawn block."""
-        each = size_of_batch(self.batch, rows)
+        each = size_of_batch(drawn(self.batch), rows)
         return Evaluations(jnp.where(plan.w, each, 0), jnp.where(plan.w, 0, each))
 
     def model(self, shared: Pytree) -> Pytree:

@@ -8,8 +8,9 @@ import jax
 from jax.typing import ArrayLike
 
 from twofold import tree
+from twofold.algorithms import rated
 from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill
-from twofold.algorithms.fields import known
+from twofold.algorithms.fields import Batch, drawn, known
 from twofold.algorithms.variance_reduction import Message, Plan, coins, counts, estimate, message
 from twofold.control import branch
 from twofold.randomness import Key
@@ -42,14 +43,17 @@ class SVRCD(Algorithm):
     eta: float | None = None  # η, the step size
     p_w: float | None = None  # the probability that an iteration's sample is for w
     rho: float | None = None  # ρ, the probability that the reference point moves, which costs a full gradient
-    batch: int | None = static(default=1)  # rows in one sampled gradient; None takes all rows
+    batch: Batch = static(default="auto")  # rows in one sampled gradient; None takes all rows, "auto" what cost prefers
     optimal: Literal["w", "beta"] = static(default="w")  # the block whose number of gradients theory's ρ makes optimal
     name = "svrcd"
+    rate = rated.svrcd
 
     def complete(self, setting: Setting) -> tuple[SVRCD, str | None]:
         """η = 1/(6𝓛), of the batch where its noise is known; ρ for the optimal number of ∇_w, of ∇_β, or by cost."""
         c, n = setting.constants, setting.rows
-        values = stepsizes.svrcd(c, n, optimal=self.optimal, p_w=self.p_w, rho=self.rho, batch=self.batch)
+        values = stepsizes.svrcd(
+            c, n, optimal=self.optimal, p_w=self.p_w, rho=self.rho, batch=self.batch, **setting.prices
+        )
         return fill(self, values), None
 
     def init(self, w0: Pytree) -> Anchored:
@@ -71,7 +75,7 @@ class SVRCD(Algorithm):
         """The message, this client's own step, and its own reference point."""
         eta, p_w = known(self.eta, self.p_w)
         now, anchor = (shared.y, private.y), (shared.v, private.v)
-        sent, own = message(plan, now, anchor, now, oracle, oracle.sample(key, self.batch))
+        sent, own = message(plan, now, anchor, now, oracle, oracle.sample(key, drawn(self.batch)))
         gradient = estimate(~plan.w, own, private.full, 1 - p_w)
         v, full = branch(
             plan.refresh, lambda: (private.y, oracle.gradient_beta(*now)), lambda: (private.v, private.full)
@@ -91,7 +95,7 @@ class SVRCD(Algorithm):
 
     def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
         """Two batches in the drawn block, and all rows of both blocks on a refresh."""
-        return counts(plan.w, plan.refresh, self.batch, rows)
+        return counts(plan.w, plan.refresh, drawn(self.batch), rows)
 
     def model(self, shared: Anchored) -> Pytree:
         """The sequence y."""

@@ -58,9 +58,7 @@ def reproduce(
 def _realdata(out: Path, quick: bool) -> None:
     from twofold.paper import realdata
 
-    path = realdata.run(
-        out, *((["made"], ["auto", "acd", "pooled L-BFGS"]) if quick else (None, None)), tell=typer.echo
-    )
+    path = realdata.run(out, **(realdata.QUICK if quick else {}), tell=typer.echo)
     typer.echo(f"\n{path.read_text()}\n{path}")
 
 

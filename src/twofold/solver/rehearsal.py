@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from twofold.algorithms import Algorithm
 from twofold.errors import InputError
 from twofold.problem import Problem
 from twofold.result import Result
-from twofold.solver.auto import choose
+from twofold.solver.auto import USUAL, accuracy, choose
 from twofold.solver.options import Options
 from twofold.solver.steps import complete
 from twofold.theory.cost import cost_of
@@ -29,8 +31,9 @@ def rehearsed(problem: Problem, algorithm: str | Algorithm, options: Options, se
             )
     if algorithm == "auto":
         # A federation knows no metric: nobody has everyone's data.
-        algorithm = choose(problem, cost_of(options.cost), 1e-8, False, metric=False).algorithm
-    method, _ = complete(problem, algorithm, options.constants)
+        relative = USUAL if budget.tol is None else accuracy(problem, budget.tol)
+        algorithm = choose(problem, cost_of(options.cost), relative, False, metric=False, work=math.inf).algorithm
+    method, _ = complete(problem, algorithm, options.constants, cost=options.cost)
     from twofold.engines.flower import rehearse
 
     rounds = None if budget.relative else budget.rounds

@@ -18,7 +18,7 @@ from twofold.engines.schedule import Course, Schedule, footprint
 from twofold.errors import InputError
 from twofold.problem import Problem
 from twofold.result import Result
-from twofold.solver.auto import choose, out_of_time, shortfall
+from twofold.solver.auto import USUAL, accuracy, choose, out_of_time, shortfall
 from twofold.solver.budget import MOST_ITERATIONS
 from twofold.solver.checkpoint import Keeper
 from twofold.solver.clock import Clock
@@ -33,8 +33,6 @@ from twofold.theory.cost import cost_of
 
 __all__ = ["MOST_SLOTS", "SNAPSHOT_BYTES", "Run"]
 
-USUAL = 1e-8
-"""The relative accuracy that `auto` chooses a method for, unless another is asked for."""
 SNAPSHOT_BYTES = 1 << 27
 """Memory for recorded iterates; if not even a few fit, seeds run one by one and iterates are measured as they come."""
 MOST_SLOTS = 1024
@@ -73,12 +71,14 @@ class Run:
         told = None
         if algorithm == "auto":
             cost, relative = cost_of(options.cost), options.budget.relative or USUAL
+            if options.budget.tol is not None:
+                relative = accuracy(problem, options.budget.tol, options.start)
             algorithm, problem, told = choose(problem, cost, relative, options.participation is not None)
             if not problem.objective.convex:
                 warn(told)
         self.given = make(algorithm)
         check(self.given)
-        self.algorithm, note = complete(problem, self.given, options.constants, options.participation)
+        self.algorithm, note = complete(problem, self.given, options.constants, options.participation, options.cost)
         refuse_overflow(problem, self.given, self.algorithm)
         if note is not None:
             warn(note)

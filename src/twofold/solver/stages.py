@@ -35,7 +35,7 @@ def solve_stages(
     w0, beta0 = problem.start if options.start is None else options.start
 
     def solve_stage(number: int, objective: Objective, **changes: Any) -> Result:
-        part = Problem(objective, problem.clients, feature_dtype=problem.feature_dtype)
+        part = problem.staged(objective)
         folder = None if options.checkpoint is None else f"{options.checkpoint}/seed-{seed}-stage-{number}"
         changed = dataclasses.replace(options, checkpoint=folder, **changes)
         return Run(part, algorithm, changed, [seed], interrupt).go()[0]

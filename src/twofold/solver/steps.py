@@ -17,6 +17,7 @@ from twofold.problem import Problem
 from twofold.solver.names import unknown_algorithm
 from twofold.solver.participation import Participation, Who, probabilities
 from twofold.theory.constants import Constants
+from twofold.theory.cost import Cost, Preset, cost_of
 from twofold.theory.each import EachClient
 
 __all__ = ["complete", "facts_of", "make", "refuse_overflow"]
@@ -43,8 +44,12 @@ def complete(
     algorithm: str | Algorithm,
     constants: Constants | None = None,
     participation: Who | Participation | None = None,
+    cost: Cost | Preset | None = "cross-silo",
 ) -> tuple[Algorithm, str | None]:
     """The algorithm with every open field filled in from theory, and theory's note to the user.
+
+    `cost` decides p_w, ρ and the batch of methods that sample rows, as in `solve`; None stands for a round that costs as much as all
+    rows' gradients, and single rows.
 
     >>> import numpy as np, twofold as tw
     >>> clients = tw.Clients.from_list([(np.eye(2), [0.0, 1.0]), (np.eye(2), [1.0, 1.0])])
@@ -76,7 +81,7 @@ def complete(
     algorithm = algorithm.among(None if participation is None else probabilities(participation, problem))
     if algorithm.is_complete():
         return algorithm, None
-    return algorithm.complete(facts_of(problem, constants, participation))
+    return algorithm.complete(facts_of(problem, constants, participation, cost))
 
 
 def refuse_overflow(problem: Problem, given: Algorithm, completed: Algorithm) -> None:
@@ -102,7 +107,10 @@ def refuse_overflow(problem: Problem, given: Algorithm, completed: Algorithm) ->
 
 
 def facts_of(
-    problem: Problem, constants: Constants | None = None, participation: Who | Participation | None = None
+    problem: Problem,
+    constants: Constants | None = None,
+    participation: Who | Participation | None = None,
+    cost: Cost | Preset | None = "cross-silo",
 ) -> Facts:
     """What theory knows of a problem, with constants of the user's own in place of its own, and who takes part.
 
@@ -117,6 +125,8 @@ def facts_of(
     return Facts(
         constants=problem.constants() if constants is None else constants,
         rows=float(np.mean(problem.clients.counts)),
+        most_rows=float(np.max(problem.clients.counts)),
+        quadratic=getattr(getattr(getattr(objective, "loss", None), "link", None), "labels", 0) is None,
         M=problem.M,
         max_weight=float(np.max(problem.clients.weights)),
         lam=lam,
@@ -128,6 +138,7 @@ def facts_of(
         participation=None if participation is None else probabilities(participation, problem),
         # Constants of the user's own leave no place for the problem's.
         curvature=None if constants is not None else partial(_of_each, problem),
+        cost=None if cost is None else cost_of(cost),
     )
 
 

@@ -232,7 +232,10 @@ class Track:
     def _blame_step(self, given: Any, eta: float) -> str:
         """What to say of a step size that the user gave."""
         try:
-            theory = complete(self.run.problem, dataclasses.replace(given, eta=None), self.run.options.constants)[0]
+            options = self.run.options
+            theory = complete(
+                self.run.problem, dataclasses.replace(given, eta=None), options.constants, cost=options.cost
+            )[0]
         except ValueError:
             return f": eta = {eta:g} is too large, most likely."
         best = float(theory.eta)  # type: ignore[attr-defined]

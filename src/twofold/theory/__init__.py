@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Any
 from twofold.theory import constants, cost, rates, stepsizes, stepsizes_newer, tight
 from twofold.theory.constants import Constants, LossConstants
 from twofold.theory.cost import Cost
-from twofold.theory.rates import LowerBounds, Prediction, Table, chain_rounds, lower_bounds, predict, table1, table2
+from twofold.theory.rates import (
+    LowerBounds,
+    Prediction,
+    Rate,
+    Table,
+    chain_rounds,
+    lower_bounds,
+    predict,
+    table1,
+    table2,
+)
 
 if TYPE_CHECKING:
     from twofold.theory import instances
@@ -21,6 +31,7 @@ __all__ = [
     "LowerBounds",
     "MethodForecast",
     "Prediction",
+    "Rate",
     "RoundsCost",
     "Table",
     "chain_rounds",

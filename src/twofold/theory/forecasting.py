@@ -17,17 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twofold import randomness, tree
-from twofold.algorithms import ACD, REGISTRY, Algorithm
+from twofold.algorithms import REGISTRY, Algorithm
 from twofold.engines.memory import in_words as in_bytes
 from twofold.engines.schedule import footprint
 from twofold.errors import InputError, NotFound, TwofoldError
 from twofold.exports import FilePath, Table
 from twofold.problem import Problem
 from twofold.solver import complete, make
-from twofold.solver.auto import needs
+from twofold.solver.auto import Needs, needs
 from twofold.solver.options import warn
 from twofold.solver.steps import facts_of
-from twofold.theory import rates, stepsizes_newer
+from twofold.theory import rates
 from twofold.theory.constants import Constants
 from twofold.theory.cost import PRESETS, Cost, Preset, cost_of
 
@@ -35,14 +35,12 @@ __all__ = ["Forecast", "MethodForecast", "RoundsCost", "cost_of_rounds", "foreca
 
 BLOCK = 4096
 """Iterations whose coins are looked at together."""
-NEWER = ("scaffnew", "scafflix", "al2sgd_plus", "saga")
-"""Methods whose rates are those of single clients."""
 NOISE = "sampling noise and client drift, unknown before a run, are left out of this prediction."
 
 
 @dataclasses.dataclass(frozen=True)
 class MethodForecast:
-    """What one method needs, per client; NaN where no rate is proven, and then `note` says why.
+    """What one method needs, per client; NaN where nothing is known, and then `note` says why. "measured" is no proof.
 
     `bytes` counts what a client sends and receives; gradients are evaluations of single rows. `algorithm` is the method
     with the steps that theory chose, None if it does not fit the problem.
@@ -62,7 +60,7 @@ class MethodForecast:
     gradients_w: float
     gradients_beta: float
     criterion: str  # what is brought to the tolerance
-    certainty: str  # "certified", "theorem" or "none", as in `theory.rates`
+    certainty: str  # "certified", "theorem" or "none", as in `theory.rates`; "measured": what it took elsewhere
     note: str
     algorithm: Algorithm | None
     seconds: float = math.nan  # under the forecast's cost model; what our own code needs on top is not in it
@@ -70,6 +68,11 @@ class MethodForecast:
     @property
     def is_proven(self) -> bool:
         """Whether there is a rate for this method on this problem."""
+        return self.certainty not in ("none", "measured")
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there are numbers at all, proven or measured."""
         return self.certainty != "none"
 
 
@@ -117,7 +120,7 @@ class Forecast:
         body = [
             [f"{row.method} ({row.certainty})", _count(row.iterations), _count(row.rounds), _traffic(row.bytes),
              _count(row.gradients_w), _count(row.gradients_beta), f"{row.seconds:,.3g}"]
-            for row in self.methods if row.is_proven
+            for row in self.methods if row.is_known
         ]  # fmt: skip
         if self.lower_bounds is not None:
             least = self.lower_bounds
@@ -175,10 +178,11 @@ def forecast(
     """Predict what every method needs until its error is `tol` times the initial one (Table 1 of the paper).
 
     The predictions are upper bounds on expectations, with theory's step sizes; a run may well be faster. `methods` are
-    names or algorithms with fields of your own, all that are registered if not given; those without a proven rate are
-    listed with the reason. `constants` replaces the problem's own. Bytes follow from the sizes of the messages and from
-    the first coins of `seed`. Seconds are those of the `cost` model ("cross-silo", "cross-device", "simulation" or a `Cost`).
-    With `seconds`, the time that you have, it warns where a run will not end in it, by how much, and what would help.
+    names or algorithms with fields of your own, all that are registered if not given, yours with them (`Algorithm.rate`
+    says what is known of it); those without a rate are listed with the reason, and what was only measured is marked so.
+    `constants` replaces the problem's own. Bytes follow from the sizes of the messages and from the first coins of `seed`.
+    Seconds are those of the `cost` model ("cross-silo", "cross-device", "simulation" or a `Cost`). With `seconds`, the time that
+    you have, it warns where a run will not end in it, by how much, and what would help.
 
     >>> import twofold as tw
     >>> data = tw.data.load("synthetic-mixture", sigma_h=0.3, clients=4, rows=10, features=2)
@@ -200,7 +204,7 @@ def forecast(
     least = rates.lower_bounds(found, rows, tol) if found.mu > 0 else None
     asked = list(REGISTRY) if methods is None else methods
     prices = cost_of(cost)
-    every = (_method(problem, method, tol, found, constants, seed) for method in asked)
+    every = (_method(problem, method, tol, constants, seed, prices) for method in asked)
     table = Forecast(tol, tuple(_priced(row, prices) for row in every), found, least, prices)
     if seconds is not None:
         _warn_of_time(table, seconds, cost if isinstance(cost, str) else "given", methods is not None)
@@ -247,60 +251,38 @@ def _time(seconds: float) -> str:
 
 def _priced(row: MethodForecast, cost: Cost) -> MethodForecast:
     """The same with its seconds, where there is something to price."""
-    if not (row.is_proven and math.isfinite(row.iterations)):
+    if not (row.is_known and math.isfinite(row.iterations)):
         return row
     seconds = cost.total(row.rounds, row.bytes, row.gradients_w + row.gradients_beta)
     return dataclasses.replace(row, seconds=seconds)
 
 
 def _method(
-    problem: Problem, method: str | Algorithm, tol: float, constants: Constants, own: Constants | None, seed: int
+    problem: Problem, method: str | Algorithm, tol: float, own: Constants | None, seed: int, cost: Cost
 ) -> MethodForecast:
     given = make(method)
     try:
-        algorithm, _ = complete(problem, given, own)
+        algorithm, _ = complete(problem, given, own, cost=cost)
     except TwofoldError as refusal:  # it does not fit this problem
         return _unproven(given, str(refusal), None)
-    if given.name in NEWER:
-        return _newer(problem, given, algorithm, tol, own, seed)
-    if given.name not in rates.METHODS:
-        return _unproven(given, f"no rate is proven for {given.name}.", algorithm)
-    found = _prediction(problem, given, algorithm, tol, constants)
+    found = algorithm.rate(facts_of(problem, own, cost=cost), tol)
+    if isinstance(found, str):
+        return _unproven(given, found, algorithm)
     if found.certainty == "none":
         return _unproven(given, found.note, algorithm)
-    per_round = 2 * _floats_per_round(problem, algorithm, seed) * _itemsize() if problem.has_shared else 0.0
+    if isinstance(found, rates.Rate):  # the rest follows from what it does in an iteration
+        iterations = found.iterations(tol)
+        needed = needs(problem, algorithm, iterations, seed)
+        needed = needed if problem.has_shared else needed._replace(rounds=0.0, bytes=0.0)
+    else:
+        iterations, rounds = found.iterations, found.rounds if problem.has_shared else 0.0
+        per_round = 2 * _floats_per_round(problem, algorithm, seed) * _itemsize() if rounds else 0.0
+        rows = found.rows_per_gradient
+        needed = Needs(rounds, rounds * per_round, found.grad_w * rows, found.grad_beta * rows)
+    noisy = isinstance(found, rates.Prediction) and found.certainty != "measured" and not _is_exact(algorithm)
     return MethodForecast(
-        method=given.name,
-        iterations=found.iterations,
-        rounds=found.rounds,
-        bytes=found.rounds * per_round if found.rounds else 0.0,
-        gradients_w=found.grad_w * found.rows_per_gradient,
-        gradients_beta=found.grad_beta * found.rows_per_gradient,
-        criterion=found.criterion,
-        certainty=found.certainty,
-        note=found.note or ("" if _is_exact(algorithm) else NOISE),
-        algorithm=algorithm,
-    )
-
-
-def _newer(
-    problem: Problem, given: Algorithm, algorithm: Algorithm, tol: float, own: Constants | None, seed: int
-) -> MethodForecast:
-    """A method whose rate is that of single clients (`stepsizes_newer`); everyone takes part."""
-    facts = facts_of(problem, own)
-    values, fields = stepsizes_newer.rate(algorithm, facts), {f.name for f in dataclasses.fields(given)}  # type: ignore[arg-type]
-    set_by_hand = sorted(
-        n for n in fields & {"eta", "steps", "gamma", "theta1", "prox"} if getattr(given, n) is not None
-    )
-    if isinstance(values, str):
-        return _unproven(given, values, algorithm)
-    if set_by_hand:
-        return _unproven(given, f"no rate is proven for a {set_by_hand[0]} of your own.", algorithm)
-    iterations = math.log(1 / tol) / -math.log1p(-min(values.kappa, 1 - 1e-9))
-    found = needs(problem, algorithm, iterations, seed)
-    return MethodForecast(
-        given.name, iterations, *(found if problem.has_shared else found._replace(rounds=0.0, bytes=0.0)),
-        criterion=values.criterion, certainty=values.certainty, note=values.note, algorithm=algorithm,
+        given.name, iterations, *needed, criterion=found.criterion, certainty=found.certainty,
+        note=found.note or (NOISE if noisy else ""), algorithm=algorithm,
     )  # fmt: skip
 
 
@@ -308,22 +290,6 @@ def _unproven(given: Algorithm, reason: str, algorithm: Algorithm | None) -> Met
     return MethodForecast(
         given.name, *([math.nan] * 5), criterion="", certainty="none", note=reason, algorithm=algorithm
     )
-
-
-def _prediction(
-    problem: Problem, given: Algorithm, algorithm: Algorithm, tol: float, constants: Constants
-) -> rates.Prediction:
-    """The rate of this method, with what its user has set (`given`) and what theory has added (`algorithm`)."""
-    counts = problem.clients.counts
-    rows = float(counts.max() if given.name == "l2sgd_plus" else counts.mean())
-    batch = getattr(algorithm, "batch", 1)
-    if isinstance(algorithm, ACD) and constants.mu > 0:  # its coin may be another than the constants alone would give
-        return rates.predict_acd(float(algorithm.theta or 0), float(algorithm.p_w or 0), rows, tol)
-    return rates.predict(
-        given.name, constants, tol, n=rows, M=problem.M, tau=getattr(algorithm, "tau", 1),
-        batch=batch if constants.noise_w is not None or batch is not None else rows, optimal=getattr(algorithm, "optimal", "w"),
-        p_w=getattr(given, "p_w", None), rho=getattr(given, "rho", None),
-    )  # fmt: skip
 
 
 def _is_exact(algorithm: Algorithm) -> bool:
@@ -344,10 +310,10 @@ def stages(problem: Problem) -> tuple[Problem, ...]:
     >>> [stage.objective.name for stage in stages(problem)]
     ['traditional', 'around']
     """
-    both, clients = problem.objective.stages(), problem.clients
+    both = problem.objective.stages()
     if both is None:
         return (problem,)
-    return Problem(both.first, clients), Problem(both.second(problem.start[0]), clients)
+    return problem.staged(both.first), problem.staged(both.second(problem.start[0]))
 
 
 # --- what the coins say -----------------------------------------------------------------------------------------------

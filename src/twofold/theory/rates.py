@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,8 +25,8 @@ from twofold.theory.stepsizes import asvrcd_contraction
 from twofold.theory.tight import Batch
 
 __all__ = [
-    "METHODS", "LowerBounds", "Prediction", "Table", "asvrcd_contraction", "chain_rounds", "initial_error",
-    "lower_bounds", "predict", "predict_acd", "table1", "table2",
+    "METHODS", "LowerBounds", "Prediction", "Rate", "Table", "asvrcd_contraction", "chain_rounds", "initial_error",
+    "lower_bounds", "predict", "predict_acd", "predict_anchored", "table1", "table2",
 ]  # fmt: skip
 
 METHODS = ("lsgd", "acd", "scd", "ascd", "svrcd", "asvrcd", "l2sgd_plus", "pfedme")
@@ -55,6 +55,23 @@ class Prediction:
     certainty: str = "certified"
     note: str = ""
     eta: float | None = None
+
+
+class Rate(NamedTuple):
+    """By how much a method's error falls in an iteration, what that error is, and how far this is proven.
+
+    >>> Rate(0.1).criterion, Rate(0.1).certainty
+    ('‖x − x*‖²', 'certified')
+    """
+
+    kappa: float
+    criterion: str = "‖x − x*‖²"
+    certainty: str = "certified"
+    note: str = ""
+
+    def iterations(self, eps: float) -> float:
+        """Iterations after which `eps` of the error is left."""
+        return math.log(1 / eps) / -math.log1p(-min(self.kappa, 1 - 1e-9))
 
 
 def _iterations(contraction: float, initial: float, eps: float) -> float:
@@ -226,6 +243,20 @@ def predict(
     hyper = stepsizes.asvrcd(c, rows, optimal, p_w, rho, batch=batch, cost=cost, reference=reference)
     k = _iterations(asvrcd_contraction(hyper, c.mu), initial, eps)
     return _anchored(c, k, hyper, rows, _rows_of_batch(c, batch, n), "F − F*")
+
+
+def predict_anchored(
+    c: Constants, kappa: float, hyper: stepsizes.Hyper, n: float, batch: Batch, eps: float, criterion: str = "F − F*"
+) -> Prediction:
+    """A method with reference points whose error falls by 1 − κ in an iteration; `hyper` has its p_w, and ρ or ρ_w and ρ_β.
+
+    >>> c = Constants(0.01, 1.0, 2.0, 9.0, 8.0, noise_w=0.5, noise_beta=4.0, sampling="uniform")
+    >>> found = predict_anchored(c, 0.1, {"p_w": 0.5, "rho": 0.1, "eta": 0.1}, n=10, batch=1, eps=1e-3)
+    >>> round(found.rounds / found.iterations, 2)
+    0.55
+    """
+    _check(eps, 1.0)
+    return _anchored(c, _iterations(1 - kappa, 1.0, eps), hyper, n, _rows_of_batch(c, batch, n), criterion)
 
 
 def _rows_of_batch(c: Constants, batch: Batch, n: float | None) -> float:

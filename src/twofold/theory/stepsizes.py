@@ -13,8 +13,9 @@ misprinted as L^β), and by symmetry the same with D_F(x', x). The factor 2 is a
 
 Constants that know the noise of sampled gradients (`Constants.noise_w`) give steps that know the batch and the clients:
 𝓛(b) = Σ_i (V_i/b + L_i)/p_i takes the place of 𝓛 (`variance` has the parts), p_w and ρ are those of the smallest predicted
-cost, and ASVRCD has the steps of `theory.tight`. Constants without it are the paper's, and so are their steps, whatever the
-batch. What the user sets always wins.
+cost, and ASVRCD has the steps of `theory.tight`. With a `cost` and batch="auto" so is the batch;
+`message` is what a part of a message costs in bytes, up and down. Constants without noise are the paper's, and so are their steps,
+whatever the batch. What the user sets always wins.
 """
 
 from __future__ import annotations
@@ -30,7 +31,19 @@ from twofold.errors import InputError
 from twofold.theory.arrow import momentum as acd_momentum
 from twofold.theory.constants import Constants, LossConstants
 from twofold.theory.cost import Cost
-from twofold.theory.tight import Batch, Design, Method, balanced, design, momentum, smoothness, tight, variance
+from twofold.theory.tight import (
+    Asked,
+    Batch,
+    Design,
+    Method,
+    balanced,
+    batches_of,
+    design,
+    momentum,
+    smoothness,
+    tight,
+    variance,
+)  # fmt: skip
 
 __all__ = [
     "Hyper", "acd", "ascd", "asvrcd", "asvrcd_contraction", "check_nonconvex", "check_pl", "expected_smoothness", "hybrid",
@@ -212,15 +225,27 @@ def expected_smoothness(c: Constants, p_w: float, batch: Batch = 1) -> float:
 
 
 def _choice(
-    method: Method, c: Constants, n: float, batch: Batch, p_w: float | None, rho: float | None, cost: Cost | None
+    method: Method,
+    c: Constants,
+    n: float,
+    batch: Asked,
+    p_w: float | None,
+    rho: float | None,
+    cost: Cost | None,
+    message: float,
 ) -> Design:
-    """The cheapest p_w and ρ, or the user's own, checked."""
+    """The cheapest p_w, ρ and batch, or the user's own, checked."""
     _check_rows(n)
     if rho is not None and not 0 < rho <= 1:
         raise InputError(f"rho is a probability > 0, got {rho=}.")
     mu, _ = usable_mu(c, c.L_w + c.L_beta)
     given = None if p_w is None else w_probability(c, p_w)
-    return design(method, c, n, mu, batches=(batch,), cost=cost, p_w=given, rho=rho)
+    return design(method, c, n, mu, batches=batches_of(batch, n, cost), cost=cost, message=message, p_w=given, rho=rho)
+
+
+def _single(batch: Asked) -> Batch:
+    """The paper's constants are those of a single row: there is nothing to choose."""
+    return 1 if batch == "auto" else batch
 
 
 def _check_rows(n: float) -> None:
@@ -256,8 +281,9 @@ def asvrcd(
     rho: float | tuple[float | None, float | None] | None = None,
     eta: float | None = None,
     *,
-    batch: Batch = 1,
+    batch: Asked = 1,
     cost: Cost | None = None,
+    message: float = 0.0,
     reference: Literal["one", "two"] = "one",
 ) -> Hyper:
     """ASVRCD: η = 1/(4𝓛), θ₂ = ½, θ₁ = min{½, √(ημ max{½, θ₂/ρ})}, γ = 1/max{2μ, 4θ₁/η}, ν = 1 − γμ (Theorem e1).
@@ -282,7 +308,7 @@ def asvrcd(
     if reference not in ("one", "two"):
         raise InputError(f'reference must be "one" or "two", got {reference=}.')
     if c.noise_w is not None or reference == "two":
-        return _tight_asvrcd(c, n, p_w, rho, eta, batch, cost, reference)
+        return _tight_asvrcd(c, n, p_w, rho, eta, batch, cost, message, reference)
     if isinstance(rho, tuple):
         raise InputError(f"One reference point has one probability, got {rho=}.")
     p_w = w_probability(c, p_w)
@@ -338,11 +364,12 @@ def _tight_asvrcd(
     p_w: float | None,
     rho: float | tuple[float | None, float | None] | None,
     eta: float | None,
-    batch: Batch,
+    batch: Asked,
     cost: Cost | None,
+    message: float,
     reference: Literal["one", "two"],
 ) -> Hyper:
-    p, rho_w, rho_beta = _references(c, n, p_w, rho, batch, cost, reference)
+    p, rho_w, rho_beta, batch = _references(c, n, p_w, rho, batch, cost, message, reference)
     L = c.L_w + c.L_beta
     mu, note = usable_mu(c, L)
     h = tight(variance(c, p, batch), (rho_w, rho_beta), L, mu, eta)
@@ -352,6 +379,7 @@ def _tight_asvrcd(
             "Leave eta open for a guaranteed rate."
         )
     found: Hyper = {"p_w": p, "eta": h.eta, "theta1": h.theta1, "gamma": h.gamma, "nu": h.nu, "kappa": h.kappa}
+    found["batch"] = batch
     if reference == "one":
         return {**found, "rho": rho_w, "theta2": h.theta_w + h.theta_beta, "note": note}
     own = {"rho_w": rho_w, "rho_beta": rho_beta, "theta_w": h.theta_w, "theta_beta": h.theta_beta}
@@ -363,33 +391,35 @@ def _references(
     n: float,
     p_w: float | None,
     rho: float | tuple[float | None, float | None] | None,
-    batch: Batch,
+    batch: Asked,
     cost: Cost | None,
+    message: float,
     reference: Literal["one", "two"],
-) -> tuple[float, float, float]:
-    """p_w, ρ_w and ρ_β."""
+) -> tuple[float, float, float, Batch]:
+    """p_w, ρ_w, ρ_β and the batch."""
     w_probability(c)  # says so if both blocks are flat
     if reference == "one":
         if isinstance(rho, tuple):
             raise InputError(f"One reference point has one probability, got {rho=}.")
-        chosen = _choice("asvrcd", c, n, batch, p_w, rho, cost)
-        return chosen.p_w, chosen.rho_w, chosen.rho_beta
+        chosen = _choice("asvrcd", c, n, batch, p_w, rho, cost, message)
+        return chosen.p_w, chosen.rho_w, chosen.rho_beta, chosen.batch
     _check_rows(n)
     given = rho if isinstance(rho, tuple) else (rho, rho)
     for value in given:
         if value is not None and not 0 < value <= 1:
             raise InputError(f"rho is a probability > 0, got {rho=}.")
     mu, _ = usable_mu(c, c.L_w + c.L_beta)
+    batch = _single(batch)  # its p_i and ρ_i are those that are optimal in gradients, whatever a round costs
     p, *found = balanced(c, n, mu, batch)
     if p_w is not None:
         p = w_probability(c, p_w)
         share = 1.0 if batch is None else min(batch / n, 1.0)
         found = [share * q if q > 0 else share for q in (p, 1 - p)]
     elif cost is not None:
-        chosen = design("asvrcd", c, n, mu, batches=(batch,), cost=cost, references="two")
+        chosen = design("asvrcd", c, n, mu, batches=(batch,), cost=cost, message=message, references="two")
         p, found = chosen.p_w, [chosen.rho_w, chosen.rho_beta]
     rho_w, rho_beta = (old if new is None else new for old, new in zip(found, given, strict=True))
-    return p, rho_w, rho_beta
+    return p, rho_w, rho_beta, batch
 
 
 def ascd(
@@ -400,8 +430,9 @@ def ascd(
     rho: float | None = None,
     eta: float | None = None,
     *,
-    batch: Batch = 1,
+    batch: Asked = 1,
     cost: Cost | None = None,
+    message: float = 0.0,
 ) -> Hyper:
     """ASCD: p_w, η, γ and ν of ASVRCD, and θ = min{0.8, 1/η} (synthetic section; a heuristic, there is no theorem).
 
@@ -423,13 +454,13 @@ def ascd(
         kept = {name: hyper[name] for name in ("p_w", "rho", "eta", "gamma", "nu")}
         return {**kept, "theta": min(0.8, 1 / hyper["eta"]), "note": hyper["note"]}
     w_probability(c)
-    chosen = _choice("ascd", c, n, batch, p_w, None, cost)
+    chosen = _choice("ascd", c, n, batch, p_w, None, cost, message)
     L = c.L_w + c.L_beta
     mu, note = usable_mu(c, L)
-    h = momentum(sum(variance(c, chosen.p_w, batch)), L, mu, eta)
+    h = momentum(sum(variance(c, chosen.p_w, chosen.batch)), L, mu, eta)
     rho = refresh_probability(chosen.p_w, n, optimal, rho)
     found = {"p_w": chosen.p_w, "rho": rho, "eta": h.eta, "gamma": h.gamma, "nu": h.nu, "theta": h.theta}
-    return {**found, "note": note}
+    return {**found, "batch": chosen.batch, "note": note}
 
 
 def hybrid(
@@ -439,8 +470,9 @@ def hybrid(
     rho: float | None = None,
     eta: float | None = None,
     *,
-    batch: Batch = 1,
+    batch: Asked = 1,
     cost: Cost | None = None,
+    message: float = 0.0,
 ) -> Hyper:
     """ASCD first, ASVRCD later, with the same η, γ and ν: those of Theorem e1, and ASCD's θ.
 
@@ -454,15 +486,15 @@ def hybrid(
     if c.noise_w is None:
         return {**ascd(c, n, p_w=p_w, rho=rho, eta=eta), **asvrcd(c, n, p_w=p_w, rho=rho, eta=eta)}
     w_probability(c)
-    chosen = _choice("asvrcd", c, n, batch, p_w, rho, cost)
-    L, sigma = c.L_w + c.L_beta, sum(variance(c, chosen.p_w, batch))
+    chosen = _choice("asvrcd", c, n, batch, p_w, rho, cost, message)
+    L, sigma = c.L_w + c.L_beta, sum(variance(c, chosen.p_w, chosen.batch))
     mu, note = usable_mu(c, L)
     h = momentum(sigma, L, mu, eta)
     if eta is None and 8 * h.eta * sigma > 1:
         h = momentum(sigma, L, mu, 1 / (8 * sigma))
     theta1, theta2 = h.nu * (h.kappa + 4 * h.eta * sigma), 2 * h.eta * sigma
     shared = {"p_w": chosen.p_w, "rho": chosen.rho_w, "eta": h.eta, "gamma": h.gamma, "nu": h.nu, "theta": h.theta}
-    return {**shared, "theta1": theta1, "theta2": theta2, "note": note}
+    return {**shared, "theta1": theta1, "theta2": theta2, "batch": chosen.batch, "note": note}
 
 
 def svrcd(
@@ -472,8 +504,9 @@ def svrcd(
     p_w: float | None = None,
     rho: float | None = None,
     *,
-    batch: Batch = 1,
+    batch: Asked = 1,
     cost: Cost | None = None,
+    message: float = 0.0,
 ) -> Hyper:
     """SVRCD: p_w and ρ as ASVRCD, η = 1/(6𝓛) (Algorithm SVRCD-PFL, for which the paper has no theorem).
 
@@ -493,15 +526,23 @@ def svrcd(
     """
     if c.noise_w is not None:
         w_probability(c)
-        chosen = _choice("svrcd", c, n, batch, p_w, rho, cost)
-        eta = 1 / (6 * expected_smoothness(c, chosen.p_w, batch))
-        return {"p_w": chosen.p_w, "rho": chosen.rho_w, "eta": eta, "note": None}
+        chosen = _choice("svrcd", c, n, batch, p_w, rho, cost, message)
+        eta = 1 / (6 * expected_smoothness(c, chosen.p_w, chosen.batch))
+        return {"p_w": chosen.p_w, "rho": chosen.rho_w, "eta": eta, "batch": chosen.batch, "note": None}
     p_w = w_probability(c, p_w)
     rho = refresh_probability(p_w, n, optimal, rho)
     return {"p_w": p_w, "rho": rho, "eta": 1 / (6 * expected_smoothness(c, p_w)), "note": None}
 
 
-def scd(c: Constants, p_w: float | None = None, *, n: float = 1, batch: Batch = 1, cost: Cost | None = None) -> Hyper:
+def scd(
+    c: Constants,
+    p_w: float | None = None,
+    *,
+    n: float = 1,
+    batch: Asked = 1,
+    cost: Cost | None = None,
+    message: float = 0.0,
+) -> Hyper:
     """SCD: η = 1/(2𝓛) (Algorithm SCD-PFL, SGD with expected smoothness; the paper has no theorem).
 
     With σ² = E‖G(x*)‖², E‖G(x)‖² ≤ 2E‖G(x) − G(x*)‖² + 2σ² ≤ 4𝓛(F(x) − F*) + 2σ². So for η ≤ 1/(2𝓛)
@@ -514,8 +555,9 @@ def scd(c: Constants, p_w: float | None = None, *, n: float = 1, batch: Batch = 
     """
     if c.noise_w is not None:
         w_probability(c)
-        p_w = _choice("scd", c, n, batch, p_w, None, cost).p_w
-        return {"p_w": p_w, "eta": 1 / (2 * expected_smoothness(c, p_w, batch)), "note": None}
+        chosen = _choice("scd", c, n, batch, p_w, None, cost, message)
+        eta = 1 / (2 * expected_smoothness(c, chosen.p_w, chosen.batch))
+        return {"p_w": chosen.p_w, "eta": eta, "batch": chosen.batch, "note": None}
     p_w = w_probability(c, p_w)
     return {"p_w": p_w, "eta": 1 / (2 * expected_smoothness(c, p_w)), "note": None}
 

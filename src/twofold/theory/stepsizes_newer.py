@@ -7,7 +7,6 @@ As in `stepsizes`, each function returns a dict with one entry per hyper-paramet
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,7 +17,7 @@ from twofold.theory.each import EachClient
 from twofold.theory.stepsizes import PSEUDO_CONDITION, Hyper, asvrcd_contraction, participation, usable_mu
 from twofold.theory.tight import Batch
 
-__all__ = ["Rate", "al2sgd_plus", "fedprox", "importance", "inner_steps", "rate", "saga", "scafflix", "scaffnew"]
+__all__ = ["al2sgd_plus", "fedprox", "importance", "inner_steps", "saga", "scafflix", "scaffnew"]
 
 Array = NDArray[np.float64]
 INNER_ERROR = 0.1
@@ -263,71 +262,3 @@ def importance(L: float, client_L: ArrayLike, weights: ArrayLike, expected: floa
         middle = (low + high) / 2
         low, high = (middle, high) if np.sum(chances(middle)) > expected else (low, middle)
     return chances(high)
-
-
-# --- rates ------------------------------------------------------------------------------------------------------------
-
-
-class Rate(NamedTuple):
-    """By how much a method's error falls in an iteration, what that error is, and how far this is proven.
-
-    >>> Rate(0.1).criterion, Rate(0.1).certainty
-    ('‖x − x*‖²', 'certified')
-    """
-
-    kappa: float
-    criterion: str = "‖x − x*‖²"
-    certainty: str = "certified"
-    note: str = ""
-
-
-class _Method(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-class _Facts(Protocol):
-    """Of `algorithms.base.Facts` what is needed here."""
-
-    @property
-    def constants(self) -> Constants: ...
-    @property
-    def lam(self) -> float | None: ...
-    @property
-    def loss(self) -> LossConstants | None: ...
-    def each(self) -> EachClient: ...
-
-
-def rate(algorithm: _Method, facts: _Facts) -> Rate | str:
-    """The rate of a method of this file with theory's steps and everyone taking part, or a sentence that says why there is none.
-
-    >>> from types import SimpleNamespace as Some
-    >>> from twofold.theory.each import common
-    >>> c = Constants(0.03, 1.0, 2.0, 9.0, 8.0)
-    >>> facts = Some(constants=c, lam=None, loss=None, each=lambda: common(c, [0.5, 0.5]))
-    >>> round(rate(Some(name="scaffnew", batch=None, p_w=0.1), facts).kappa, 6)
-    0.01
-    """
-    name, each = algorithm.name, facts.each()
-    batch, p_w = getattr(algorithm, "batch", None), getattr(algorithm, "p_w", None)
-    if name in ("scaffnew", "scafflix"):
-        if not np.all(each.mu > 0):
-            flat = int(np.argmin(each.mu))
-            return (
-                f"{name} has a rate only if every client's own function is strongly convex; client {flat}'s may not be."
-            )
-        found = (scaffnew if name == "scaffnew" else scafflix)(facts.constants, each, batch, p_w)
-        noise = "" if batch is None else "sampling noise, unknown before a run, is left out of this prediction."
-        return Rate(found["kappa"], note=noise)
-    if name == "al2sgd_plus":
-        assert facts.loss is not None and facts.lam is not None
-        if not np.all(np.asarray(facts.loss.mu) > 0):
-            return "al2sgd_plus has a rate only for μ' > 0."
-        found = al2sgd_plus(facts.loss, each.weights, facts.lam, p_w, getattr(algorithm, "rho", None))
-        return Rate(found["kappa"], criterion="F − F*")
-    if not facts.constants.mu > 0:
-        return f"{name} has a rate only for μ > 0."
-    found = saga(facts.constants, each, 1.0)
-    if not np.any(each.L_beta > 0):
-        return Rate(found["kappa"], criterion="‖w − w*‖²")
-    return Rate(found["kappa"], "‖w − w*‖²", "theorem", "proven if every participant minimises over its β_m exactly.")

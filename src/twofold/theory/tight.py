@@ -18,12 +18,19 @@ from twofold.errors import InputError
 from twofold.theory.constants import Constants
 from twofold.theory.cost import Cost
 
-__all__ = ["Design", "Tight", "balanced", "contraction", "design", "momentum", "smoothness", "tight", "variance"]
+__all__ = [
+    "BATCHES", "Design", "Tight", "balanced", "batches_of", "contraction", "design", "momentum", "smoothness", "steps", "tight",
+    "variance",
+]  # fmt: skip
 
 Array = NDArray[np.float64]
 Batch = float | None
 """Rows in a sampled gradient; None for all of a client's rows, each once."""
+Asked = Batch | Literal["auto"]
+"""A batch, or "auto" where cost may choose it."""
 Method = Literal["scd", "ascd", "svrcd", "asvrcd"]
+BATCHES: tuple[Batch, ...] = (1, 4, 16, 64, 256, None)
+"""The batches that are looked at where cost chooses."""
 
 
 # --- noise ------------------------------------------------------------------------------------------------------------
@@ -171,7 +178,18 @@ def tight(sigma: tuple[float, float], rho: tuple[float, float], L: float, mu: fl
             eta = float(ladder[best])
             ladder = np.linspace(ladder[max(best - 1, 0)], ladder[min(best + 1, len(ladder) - 1)], 33)
     assert eta is not None
-    kappa, theta1 = (float(x) for x in at(np.asarray(eta, np.float64)))
+    return steps(sigma, rho, L, mu, eta)
+
+
+def steps(sigma: tuple[float, float], rho: tuple[float, float], L: float, mu: float, eta: float) -> Tight:
+    """What follows from η: θ_i = 2ησ_i, θ₁, γ, ν, and κ, which is 0 where nothing is proved for this η.
+
+    >>> steps((1.0, 1.0), (0.1, 0.1), L=1.0, mu=0.01, eta=0.183) == tight((1.0, 1.0), (0.1, 0.1), 1.0, 0.01, eta=0.183)
+    True
+    """
+    kappa, theta1 = (
+        float(x) for x in contraction(np.float64(eta), L, mu, (2 * eta * sigma[0], 2 * eta * sigma[1]), rho)
+    )
     gain = 2 * eta * (1 - L * eta / 2)
     gamma = gain / (theta1 + gain * mu)
     return Tight(eta, theta1, 2 * eta * sigma[0], 2 * eta * sigma[1], gamma, theta1 / (theta1 + gain * mu), kappa)
@@ -245,6 +263,21 @@ def _scale_of(c: Constants, block: Literal["w", "beta"], batch: Batch) -> float:
     """ℓ_i: V_i/b + L_i, or (1−1/b)L_i + 𝓛_i/b without noise constants."""
     L, row, noise = (getattr(c, f"{name}_{block}") for name in ("L", "calL", "noise"))
     return smoothness(L, row, batch) if noise is None else L + _share(batch) * noise
+
+
+def batches_of(batch: Asked, n: float, cost: Cost | None) -> tuple[Batch, ...]:
+    """The batches to choose from: the user's own, one row where there is no cost to choose by, else those of less than n rows, and all.
+
+    >>> (
+    ...     batches_of("auto", 20, Cost(round=1.0, byte=0.0, gradient=1.0)),
+    ...     batches_of("auto", 20, None),
+    ...     batches_of(8, 20, None),
+    ... )
+    ((1, 4, 16, None), (1,), (8,))
+    """
+    if batch != "auto":
+        return (batch,)
+    return (1,) if cost is None else tuple(b for b in BATCHES if b is None or b == 1 or b < n)
 
 
 @dataclass(frozen=True)

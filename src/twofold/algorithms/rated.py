@@ -1,0 +1,163 @@
+"""Rates of our own methods, as `Algorithm.rate`: what theory says of a method with the steps that it has.
+
+Each is a function of a completed algorithm, what is known of the problem, and the part of the first error that is to be left. An
+algorithm of your own has a `rate` method of its own, most often `return Rate(kappa)`.
+"""
+# pyright: standard
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from twofold.theory import rates, stepsizes, stepsizes_newer, tight
+from twofold.theory.rates import Prediction, Rate
+
+__all__ = [
+    "acd",
+    "al2sgd_plus",
+    "ascd",
+    "asvrcd",
+    "l2sgd_plus",
+    "lsgd",
+    "profile",
+    "rounds_of_clients",
+    "saga",
+    "scd",
+    "svrcd",
+]
+
+QUADRATIC, NEWTON, PER_DECADE = 2.0, 5.0, 2.0
+"""Rounds of `profile`, which has no rate: for a quadratic, by Newton's method, and by L-BFGS for each factor of ten. `twofold
+reproduce realdata` measures 2; 3 to 5; and 1 to 4.9, 1.5 in the median and 2.4 in the mean. They are no theorem."""
+MEASURED = "measured on other problems (docs/realdata.md): it has no proven rate."
+Said = Prediction | Rate | str
+
+
+def _needs_mu(name: str) -> str:
+    return f"{name} has a rate only for μ > 0."
+
+
+def _same(method: Any, name: str, value: Any) -> str | None:
+    """None where the method's own field is theory's; else the sentence that there is no theorem for it."""
+    mine = getattr(method, name)
+    if np.shape(mine) == np.shape(value) and np.allclose(mine, value, rtol=1e-6, atol=0):
+        return None
+    return f"no rate is proven for {'an' if name[0] in 'aeiou' else 'a'} {name} of your own."
+
+
+def acd(self: Any, facts: Any, eps: float) -> Said:
+    """By its own θ and p_w: its coin may be another than the constants alone would give."""
+    if not facts.constants.mu > 0:
+        return _needs_mu("acd")
+    return rates.predict_acd(float(self.theta), float(self.p_w), facts.rows, eps)
+
+
+def _by_table(self: Any, facts: Any, eps: float, **own: Any) -> Said:
+    """The row of Table 1, for this method's own coins and batch."""
+    found = rates.predict(self.name, facts.constants, eps, n=facts.rows, batch=self.batch, M=facts.M, **own)
+    other = None if found.eta is None or not hasattr(self, "eta") else _same(self, "eta", found.eta)
+    return other or found
+
+
+def scd(self: Any, facts: Any, eps: float) -> Said:
+    """A rate to a neighbourhood."""
+    return _by_table(self, facts, eps, p_w=self.p_w)
+
+
+def svrcd(self: Any, facts: Any, eps: float) -> Said:
+    """max{1−ημ, 1−ρ/2}."""
+    return _by_table(self, facts, eps, p_w=self.p_w, rho=self.rho)
+
+
+def ascd(self: Any, facts: Any, eps: float) -> Said:
+    """None."""
+    return "ascd has no convergence theorem for this problem."
+
+
+def asvrcd(self: Any, facts: Any, eps: float) -> Said:
+    """κ of the steps as they are, with one reference point or two."""
+    c = facts.constants
+    if not c.mu > 0:
+        return _needs_mu("asvrcd")
+    two = hasattr(self, "rho_w")
+    if c.noise_w is None and not two:
+        return _by_table(self, facts, eps, p_w=self.p_w, rho=self.rho, optimal=self.optimal)
+    rho = (self.rho_w, self.rho_beta) if two else (self.rho, self.rho)
+    sigma = tight.variance(c, self.p_w, self.batch)
+    h = tight.steps(sigma, rho, c.L_w + c.L_beta, c.mu, float(self.eta))
+    if not h.kappa > 0:
+        return "no rate is proven for an eta of your own."
+    of_v = {"theta_w": h.theta_w, "theta_beta": h.theta_beta} if two else {"theta2": h.theta_w + h.theta_beta}
+    for name, value in {"theta1": h.theta1, "gamma": h.gamma, "nu": h.nu, **of_v}.items():
+        if (other := _same(self, name, value)) is not None:
+            return other
+    hyper = {"p_w": self.p_w, "rho_w": rho[0], "rho_beta": rho[1], "eta": self.eta}
+    return rates.predict_anchored(c, h.kappa, hyper, facts.rows, self.batch, eps)
+
+
+def lsgd(self: Any, facts: Any, eps: float) -> Said:
+    """The theorem's, without noise and drift."""
+    c = facts.constants
+    batch = self.batch if c.noise_w is not None or self.batch is not None else facts.rows
+    return rates.predict("lsgd", c, eps, n=facts.rows, M=facts.M, tau=self.tau, batch=batch)
+
+
+def l2sgd_plus(self: Any, facts: Any, eps: float) -> Said:
+    """As slow as the memory of its largest client."""
+    rows = facts.rows if facts.most_rows is None else facts.most_rows
+    return rates.predict("l2sgd_plus", facts.constants, eps, n=rows, M=facts.M, batch=self.batch)
+
+
+def rounds_of_clients(theory: Callable[..., stepsizes.Hyper], *steps: str) -> Any:
+    """The rate of Scaffnew or Scafflix: min{η_m μ_m, p²}, if every client's own function is strongly convex."""
+
+    def rate(self: Any, facts: Any, eps: float) -> Said:
+        each = facts.each()
+        if not np.all(each.mu > 0):
+            flat = int(np.argmin(each.mu))
+            return f"{self.name} has a rate only if every client's own function is strongly convex; client {flat}'s may not be."
+        found = theory(facts.constants, each, self.batch, self.p_w)
+        for name in steps:
+            if (other := _same(self, name, found[name])) is not None:
+                return other
+        noise = "" if self.batch is None else "sampling noise, unknown before a run, is left out of this prediction."
+        return Rate(found["kappa"], note=noise)
+
+    return rate
+
+
+def al2sgd_plus(self: Any, facts: Any, eps: float) -> Said:
+    """L-Katyusha's."""
+    loss, lam = facts.loss, facts.lam
+    if loss is None or lam is None or not np.all(np.asarray(loss.mu) > 0):
+        return "al2sgd_plus has a rate only for μ' > 0."
+    found = stepsizes_newer.al2sgd_plus(loss, facts.each().weights, lam, self.p_w, self.rho)
+    others = (_same(self, name, found[name]) for name in ("eta", "theta1", "gamma"))
+    return next((other for other in others if other is not None), None) or Rate(found["kappa"], criterion="F − F*")
+
+
+def saga(self: Any, facts: Any, eps: float) -> Said:
+    """min{ημ, min q_m/2}, when everyone takes part."""
+    each = facts.each()
+    if not facts.constants.mu > 0:
+        return _needs_mu("saga")
+    found = stepsizes_newer.saga(facts.constants, each, 1.0)
+    if (other := _same(self, "eta", found["eta"])) is not None:
+        return other
+    if not np.any(each.L_beta > 0):
+        return Rate(found["kappa"], criterion="‖w − w*‖²")
+    note = "proven if every participant minimises over its β_m exactly."
+    return Rate(found["kappa"], "‖w − w*‖²", "theorem", note)
+
+
+def profile(self: Any, facts: Any, eps: float) -> Said:
+    """What it typically takes."""
+    k = NEWTON if self.outer == "newton" else max(PER_DECADE * -math.log10(eps), 1.0)
+    if facts.quadratic:
+        k = QUADRATIC
+    of_w, of_beta = (float(each) / facts.rows for each in self.evaluations(self.plan(None, 0), facts.rows))
+    return Prediction(k, k, k * of_w, k * of_beta, facts.rows, certainty="measured", note=MEASURED)

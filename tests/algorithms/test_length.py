@@ -1,0 +1,18 @@
+"""A method is one short file."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+import twofold as tw
+from twofold.algorithms.asvrcd_two import ASVRCDTwo
+
+KINDS = {**tw.algorithms.REGISTRY, **tw.algorithms.TRAINING, "asvrcd, two references": ASVRCDTwo}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_method_takes_less_than_150_lines(name: str) -> None:
+    assert len(Path(inspect.getfile(KINDS[name])).read_text().splitlines()) < 150
