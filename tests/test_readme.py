@@ -29,10 +29,6 @@ def blocks(language: str, text: str = TEXT) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
 
-def without_seconds(line: str) -> str:
-    return re.sub(r"\s+\d+\.\d$", "", line)
-
-
 def run_blocks(path: Path, folder: Path) -> dict[str, Any]:
     """The names that stand after running all blocks of a page, one after the other, as a reader would."""
     names: dict[str, Any] = {"__name__": "__main__"}  # dataclasses look their module up
@@ -76,10 +72,10 @@ def test_the_core_alone_runs_the_ten_lines(fresh_python: Callable[..., str]) -> 
     block = f"import sys\nsys.modules.update(dict.fromkeys({tops!r}))\n" + blocks("python")[0]
     printed = fresh_python(block)
     assert "rounds in" in printed
-    (shown,) = blocks("text")  # what the README shows is what they print, but for the seconds
-    assert [without_seconds(line) for line in printed.splitlines()] == [
-        without_seconds(line) for line in shown.splitlines()
-    ]
+    (shown,) = blocks("text")  # what the README shows is how what they print begins
+    *lines, more = shown.splitlines()
+    assert more == "…"
+    assert printed.splitlines()[: len(lines)] == lines
 
 
 def installed_with(requirements: list[str]) -> set[str]:
@@ -104,8 +100,18 @@ def test_the_ten_lines_are_ten_lines_and_show_a_gain(tmp_path: Path) -> None:
     assert len(after_the_data) + 2 <= 10  # and the two imports
     after = run_blocks(README, tmp_path)
     assert after["result"].status == "converged"
-    shared, alone, together = after["found"]
-    assert together.mean > max(shared.mean, alone.mean)
+    surely_better(after["found"])
+    other = blocks("python")[0].replace("default_rng(0)", "default_rng(2)")  # the least of twelve seeds
+    names: dict[str, Any] = {}
+    exec(other, names)  # our own text
+    surely_better(names["found"])
+
+
+def surely_better(found: Any) -> None:
+    """On average over clients, and beyond chance, over one model for all and over everyone alone."""
+    for baseline in ("shared", "alone"):
+        mean, low, high = found.gain(baseline).mean
+        assert 0 < low < mean < high, baseline
 
 
 @pytest.mark.filterwarnings("ignore::twofold.TheoryWarning")
