@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 import sys
@@ -185,3 +186,33 @@ def test_the_files_it_names_are_there() -> None:
         assert (README.parent / path).is_file()
     for path in re.findall(r"\]\((docs/[^)#]*)\)", TEXT):
         assert (README.parent / path).exists(), path
+
+
+PUBLIC = ("losses", "objectives", "algorithms", "methods", "track", "theory", "evaluate", "data", "tune", "sklearn")
+
+
+def at(path: str) -> Any:
+    """What a line `::: path` of a page names."""
+    if "." not in path:
+        return importlib.import_module(path)
+    *home, name = path.split(".")
+    try:
+        return getattr(at(".".join(home)), name)  # first, since a function may bear the name of its file
+    except AttributeError:
+        return importlib.import_module(path)
+
+
+def test_every_public_function_and_class_has_its_place_in_the_reference() -> None:
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in (DOCS / "api").glob("*.md"))
+    paths = re.findall(r"^::: (\S+)$", pages, flags=re.MULTILINE)
+    assert len(paths) == len(set(paths))
+    told = {id(at(path)) for path in paths}
+    modules = {"twofold": importlib.import_module("twofold")}
+    modules |= {f"twofold.{name}": importlib.import_module(f"twofold.{name}") for name in PUBLIC}
+    missing = [
+        f"{name}.{each}"
+        for name, module in modules.items()
+        for each in module.__all__
+        if hasattr(value := getattr(module, each), "__qualname__") and id(value) not in told
+    ]
+    assert not missing
