@@ -168,6 +168,14 @@ def test_the_tables_name_everything_there_is_with_its_equation() -> None:
     assert not missing, f"algorithms without a line on the site: {missing}"
 
 
+def test_every_method_by_name_has_a_line_with_what_it_minimises() -> None:
+    from twofold import methods
+
+    text = (DOCS / "methods.md").read_text(encoding="utf-8")
+    told = re.findall(r"^\| `(\w+)\(", text, flags=re.MULTILINE)
+    assert sorted(told) == sorted(methods.REGISTRY)
+
+
 def test_the_commands_exist() -> None:
     known = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
     known |= {group.name for group in app.registered_groups if group.name}

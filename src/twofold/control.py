@@ -51,9 +51,7 @@ def branch(condition: Any, yes: Callable[[], Pytree], no: Callable[[], Pytree]) 
     )
 
 
-def repeat(
-    times: Any, body: Callable[[Any, Pytree], Pytree], start: Pytree, most: int | None = None
-) -> Pytree:
+def repeat(times: Any, body: Callable[[Any, Pytree], Pytree], start: Pytree, most: int | None = None) -> Pytree:
     """body(times−1, … body(1, body(0, start))): a loop of `times` steps; `most` is a number that `times` never exceeds.
 
     >>> repeat(3, lambda i, total: total + i, 0.0).item()
