@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
+import runpy
+import shlex
 import sys
 import tomllib
 from collections.abc import Callable
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from packaging.requirements import Requirement
 
 from twofold import algorithms, objectives
@@ -187,6 +190,44 @@ def test_the_commands_exist() -> None:
     makefile = README.with_name("Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"^make (\w+)", shell, flags=re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE)
+
+
+def typed() -> list[list[str]]:
+    """Every call of `twofold` in a shell block of the README and of the site, in words."""
+    texts = [TEXT, *(path.read_text(encoding="utf-8") for path in PAGES)]
+    lines = "\n".join(block for text in texts for block in blocks("sh", text)).replace("\\\n", " ").splitlines()
+    calls = [
+        re.split(r"[;&|>]", line[found.end() :])[0]
+        for line in lines
+        for found in re.finditer(r"(?:^|do )\s*twofold ", line)
+    ]
+    return [shlex.split(call, comments=True) for call in calls]
+
+
+@pytest.mark.parametrize("words", typed(), ids=" ".join)
+def test_every_command_of_a_page_has_the_options_that_it_is_given(words: list[str]) -> None:
+    found: Any = typer.main.get_command(app)
+    rest = list(words)
+    while rest and hasattr(found, "commands") and not rest[0].startswith("-"):
+        found = found.commands[rest.pop(0)]
+    options = {name: option for option in found.params for name in (*option.opts, *option.secondary_opts)}
+    unknown = [word for word in rest if word.startswith("--") and word.partition("=")[0] not in options]
+    assert not unknown
+    wanted = sum(1 for one in found.params if one.param_type_name == "argument" and one.required)
+    assert sum(not word.startswith("-") for word in rest) >= wanted
+
+
+def test_every_block_says_its_language() -> None:
+    for path in [README, *PAGES]:
+        fences = re.findall(r"^```(.*)$", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        assert all(fences[::2]) and not any(fences[1::2]), path
+
+
+def test_the_example_of_the_patients_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(README.parent / "examples" / "patients.py"), run_name="__main__")
+    told = capsys.readouterr().out
+    assert "patient 00" in told or "clients" in told
+    assert "right answers on rows held out" in told
 
 
 def test_the_files_it_names_are_there() -> None:
