@@ -179,6 +179,18 @@ def test_every_method_by_name_has_a_line_with_what_it_minimises() -> None:
     assert sorted(told) == sorted(methods.REGISTRY)
 
 
+def test_the_extract_of_the_medians_is_that_of_their_page() -> None:
+    """docs/choosing.md has some rows of docs/realdata.md, without bytes and gradients."""
+    pages = [(DOCS / name).read_text(encoding="utf-8") for name in ("choosing.md", "realdata.md")]
+    (ours, theirs) = (
+        page.split("| method | reached | rounds |")[1].split("\n\n")[0].splitlines()[2:] for page in pages
+    )
+    full = [[cell.strip() for cell in line.split("|")[1:-1]] for line in theirs]
+    assert len(ours) >= 6
+    for line in ours:
+        assert [cell.strip() for cell in line.split("|")[1:-1]] in [[*cells[:3], cells[-1]] for cells in full]
+
+
 def test_the_commands_exist() -> None:
     known = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
     known |= {group.name for group in app.registered_groups if group.name}

@@ -43,4 +43,4 @@ for name in ("FedPer", "Ditto"):
         print(f"\n{name} over {other}: {mean} points on average ({low} to {high});", end=" ")
         print(f"surely helped {gain.helped.sum()}, surely hurt {gain.hurt.sum()}")
         print("  surely hurt:", ", ".join(map(str, found.hurt(other))) or "nobody")
-figure = tw.plot(runs, y="test_accuracy", title="Right answers on images held out")
+figure = tw.plot(runs, x="iterations", y="test_accuracy", title="Right answers on images held out")

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from chromium import Browser, needs_chromium
 from paper.report.made_up import make_up
+from problems import CONFIG
+from twofold.cli import app
 from twofold.paper import write
 
 pytestmark = needs_chromium
@@ -27,6 +30,19 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(make_up(tmp_path_factory.mktemp("results")))
+
+
+@pytest.fixture(scope="module")
+def own_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "small.toml").write_text(CONFIG, encoding="utf-8")
+    for words in (
+        ["run", str(folder / "small.toml"), "-q", "--out", str(folder / "runs/one")],
+        ["report", str(folder / "runs")],
+    ):
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.output
+    return folder / "runs" / "report.html"
 
 
 def button(figure: str, key: str, value: str) -> str:
@@ -78,6 +94,17 @@ def test_the_first_figure_is_on_the_first_screen_and_what_was_not_run_is_folded_
     assert browser.do("[...document.querySelectorAll('figure')].map(f => f.dataset.figure)") == ["mx2", "pw"]
     assert browser.do("document.querySelector('details.unrun').open") is False
     assert browser.do("document.querySelectorAll('details.unrun article').length") == 8
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_the_page_of_ones_own_runs_begins_with_a_figure(browser: Browser, own_page: Path, width: int) -> None:
+    browser.open(own_page, width=width, draw=False)
+    box = "document.querySelector('figure .plot').getBoundingClientRect()"
+    top, bottom, height, scroll = browser.do(
+        f"[{box}.top, {box}.bottom, innerHeight, document.documentElement.scrollWidth]"
+    )
+    assert 0 < top < bottom <= height and scroll == width
+    assert browser.complaints() == []
 
 
 def test_every_control_has_a_name_and_every_plot_is_told_in_words(browser: Browser, path: Path) -> None:
