@@ -142,6 +142,14 @@ def test_value_and_gradient_are_the_librarys(name: str):
     assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(found)) > 1e-3
 
 
+def test_a_module_with_a_list_in_a_field_is_a_net_too():
+    loss, same, other = (
+        tw.losses.net(nn.Sequential([nn.Dense(4), nn.relu, nn.Dense(out)])) for out in (CLASSES, CLASSES, 9)
+    )
+    assert list(loss.init(CLIENTS)) == ["layers_0", "layers_2"]
+    assert hash(loss.module) == hash(same.module) and loss.module == same.module != other.module
+
+
 def test_dropout_differs_by_key_and_is_off_at_rest():
     loss = tw.losses.net(MODELS["equinox function"][0])
     params = tree.cast(loss.init(CLIENTS))

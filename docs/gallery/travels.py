@@ -6,6 +6,7 @@ w stays as it is, and its β is found to a certified gap.
 """
 
 import numpy as np
+from matplotlib.figure import Figure
 
 import twofold as tw
 
@@ -38,9 +39,7 @@ for few in (2, 4, 8, 16, 32):
     errors[few] = float(np.mean((newcomer.predict(x[100:]) - y[100:]) ** 2))
 print({few: round(error, 3) for few, error in errors.items()})
 
-from twofold import plots
-
-figure = plots._figure((6.4, 3.2))
+figure = Figure((6.4, 3.2), layout="constrained")
 axes = figure.add_subplot()
 axes.plot(list(errors), list(errors.values()), marker="o", label="its own β, w from the others")
 axes.axhline(float(np.mean((model.predict_new(x[100:]) - y[100:]) ** 2)), linestyle="--", color="grey", label="w alone")

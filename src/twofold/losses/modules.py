@@ -79,6 +79,13 @@ class Linen:
     module: Any
     names: tuple[str, ...]
 
+    def __hash__(self) -> int:
+        """Of the module, or of its class alone where a field is a list, as in `nn.Sequential([…])`."""
+        try:
+            return hash(self.module)
+        except TypeError:
+            return hash(type(self.module))
+
     def begin(self, key: jax.Array, x: Pytree) -> tuple[Pytree, Pytree]:
         """What `module.init` gives."""
         keys = dict(zip(("params", "dropout"), jax.random.split(key), strict=True))
