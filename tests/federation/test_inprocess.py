@@ -77,7 +77,7 @@ def test_clients_of_unequal_weight_and_size_and_two_classes_of_parameters(tmp_pa
 
 
 def test_nothing_passes_but_what_is_due(tmp_path: Path):
-    """Every byte that passed is searched: for each β on the way, each row and label, and for names of folders."""
+    """Every message is searched for the last β, each row, and names of folders (every byte on a socket: test_wire.py)."""
     small = Small(study("asvrcd", "weight_sharing", rounds=5), tmp_path, kind="weight_sharing")
     small.run()
     passed = b"".join(content for _, _, content in small.grid.carried)
@@ -474,5 +474,23 @@ def test_a_node_stays_until_it_hears_goodbye(tmp_path: Path):
     early = Small(study("scd"), tmp_path / "early")
     with pytest.raises(tw.TwofoldError, match="on purpose"):
         early.run(stop_after=2)
-    assert early.server.part(0.3) == list(early.study.names)
-    assert any("goodbye before the end" in event for event in early.server.events)
+    bye = early.server._content("bye", {})
+    assert "goodbye before the end" in wires.opened("x", early.grid.all[100].handle(bye)).about["refused"]
+
+
+@pytest.mark.parametrize("masks", [False, True])
+def test_who_misses_the_last_exchange_has_it_with_the_goodbye(masks: bool, tmp_path: Path):
+    agreed, gone = _skip("lsgd", masks, {"missing": "skip", "deadline": 0.0, "record": 2}), {"north"}
+
+    def fault(who: Any, content: bytes) -> list[bytes | Gone]:
+        about = wires.opened("x", content).about
+        return [] if who.name in gone and about.get("round", 0) > 5 else [who.handle(content)]
+
+    small = Small(agreed, tmp_path, fault)
+    found = small.run(patience=small_patience())
+    gone.clear()
+    assert not small.grid.all[100].is_done
+    assert small.server.part(20.0) == []
+    assert small.grid.all[100].has_parted
+    _, beta = by_hand(agreed, found.algorithm, "mixture", {6: {0}, 7: {0}}, False)
+    assert_allclose(small.beta(), beta, rtol=0, atol=1e-10 if masks else 1e-12)

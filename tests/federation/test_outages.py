@@ -62,11 +62,15 @@ class Cable:
     def _carry(self, one: socket.socket, other: socket.socket) -> None:
         try:
             while some := one.recv(1 << 16):
+                self.heard(one, some)
                 self.flows.wait()
                 other.sendall(some)
         except OSError:
             pass
         self._shut(one, other)
+
+    def heard(self, end: socket.socket, some: bytes) -> None:
+        """For who wants to listen in."""
 
     def _shut(self, *ends: socket.socket) -> None:
         for end in ends:

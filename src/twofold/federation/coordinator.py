@@ -570,6 +570,7 @@ class Coordinator:
             about["asked"] = sorted(answers)  # whose report this is, and which of them told a loss
             about["losses"] = [n for n in about["asked"] if "loss" in self.tells.get(n, ())]
         if r > self.rounds:
+            about["closed"] = sorted(answers)
             self._end = about if self._stop is None else _together(self._stop, about)
             store.replace_file(self.folder / "end.json", json.dumps(self._end).encode())
             return
@@ -636,24 +637,43 @@ class Coordinator:
 
         Call it once the result is where it belongs.
         """
+        if not self.contract:
+            self.prepare()
+        assert self._end is not None
         path, until = self.folder / "parted.json", time.monotonic() + seconds
         self._parted |= set(json.loads(path.read_text())) if path.exists() else set()
-        bye, tickets, asked = self._content("bye", {}), cast(dict[str, str], {}), cast(dict[str, float], {})
+        closed = set(self._end["closed"])  # who was missing in the last exchange has it now
+        base, tickets, asked = dict.fromkeys(self.study.names, self.rounds), cast(dict[str, str], {}), cast(dict[str, float], {})
+
+        def question(name: str) -> Question:
+            last = self._question(self.rounds + 1, base[name])[1] if name not in closed else self._content("bye", {})
+            return Question(self.where[name], last)
+
+        def take(name: str, content: bytes) -> None:
+            answer = self._opened(name, content, "bye" if name in closed else "round").about
+            if name in closed:
+                self._parted.add(name)
+                return
+            base[name] = min(int(answer.get("behind", answer.get("round", 0))), self.rounds)
+            if "behind" not in answer and answer["round"] > self.rounds:
+                closed.add(name)
+            asked.pop(name)
+
         while (left := [n for n in self.study.names if n not in self._parted]) and time.monotonic() < until:
             for name in self._meet(0.05):
                 asked.pop(name, None)
             now = time.monotonic()
             due = [n for n in left if n in self.where and now - asked.get(n, -math.inf) > self.patience.again]
             asked |= dict.fromkeys(due, now)
-            tickets |= dict(zip(self.grid.push([Question(self.where[n], bye) for n in due]) if due else [], due, strict=True))
+            if due:
+                tickets |= dict(zip(self.grid.push([question(n) for n in due]), due, strict=True))
             for ticket, content in self.grid.pull(list(tickets)):
                 name = tickets.pop(ticket)
                 try:
                     if not isinstance(content, Gone):
-                        self._opened(name, content, "bye")
-                        self._parted.add(name)
-                except Refused as error:
-                    self.note(f"refused: {error}", client=name)
+                        take(name, content)
+                except (Refused, KeyError, TypeError, ValueError) as error:
+                    self.note(f"after the last round: refused: {error}", client=name)
             time.sleep(max(self.patience.poll, 0.01))
         store.replace_file(path, json.dumps(sorted(self._parted)).encode())
         return left
@@ -662,7 +682,7 @@ class Coordinator:
 def _together(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     """The end of a study that was near enough: what was told when it was measured, and the bytes of both exchanges."""
     bytes_of = {way: {n: first[way][n] + second[way][n] for n in first[way]} for way in ("up", "down")}
-    return first | bytes_of
+    return first | bytes_of | {"closed": second["closed"]}
 
 
 def _numbers(told: dict[str, Any]) -> int:
