@@ -59,7 +59,9 @@ def test_a_node_that_has_heard_goodbye_needs_no_coordinator(folder: Path):
 
 
 @pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (ZeroDivisionError("x"), 3)])
-def test_interrupted_and_errors_of_our_own(error: BaseException, code: int, folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_interrupted_and_errors_of_our_own(
+    error: BaseException, code: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+):
     flower = pytest.importorskip("twofold.engines.flower")
 
     def broken(*_: Any, **__: Any) -> None:

@@ -323,10 +323,16 @@ def test_what_is_told_is_counted(tmp_path: Path):
         ({"stop": 5}, r"\[stop\] must be a table of keys, got 5"),
         ({"stop": {"rounds": "many"}}, r"\[stop\] rounds must be a whole number ≥ 1, got 'many'"),
         ({"seed": "x"}, "The study's seed must be a whole number ≥ 0, got 'x'"),
-        ({"client": [{"name": "a"}, {"weight": 1.0}]}, 'Client 2 of the study has no name: say name ='),
-        ({"client": [{"name": "a", "weight": 1.0}, {"name": "b"}]}, "Some clients of the study have a weight, and b have none"),
+        ({"client": [{"name": "a"}, {"weight": 1.0}]}, "Client 2 of the study has no name: say name ="),
+        (
+            {"client": [{"name": "a", "weight": 1.0}, {"name": "b"}]},
+            "Some clients of the study have a weight, and b have none",
+        ),
         ({"client": 3}, r"client must be a list of tables, each begun by \[\[client\]\]"),
-        ({"feature": [{"name": "a", "kind": "date"}]}, r"\[\[feature\]\] a: kind must be 'number' or 'binary' or 'category'"),
+        (
+            {"feature": [{"name": "a", "kind": "date"}]},
+            r"\[\[feature\]\] a: kind must be 'number' or 'binary' or 'category'",
+        ),
         ({"feature": [{"name": "a", "kind": "category"}]}, "Feature 'a' is a category: say levels"),
         ({"feature": [{"name": "a", "scale": 0}]}, r"\[\[feature\]\] a: scale must be a number other than 0"),
         ({"target": {}}, r"\[target\] has no name"),
@@ -370,15 +376,15 @@ def test_what_no_file_can_hold_is_refused():
         Study.of(tw.Problem(alone, clients), tw.algorithms.Scafflix(), rounds=3)
     plain = tw.objectives.flix(tw.losses.logistic(l2=0.1), alpha=0.5)
     assert Study.of(tw.Problem(plain, clients), tw.algorithms.Scafflix(), rounds=3).check().objective.alone is None
-    own = tw.objectives.custom(
-        lambda w, beta, rows: jnp.mean((rows.x @ w - rows.y) ** 2), jnp.zeros(3), ()
-    )
+    own = tw.objectives.custom(lambda w, beta, rows: jnp.mean((rows.x @ w - rows.y) ** 2), jnp.zeros(3), ())
     with pytest.raises(tw.TwofoldError, match="a loss that a file can name .* an objective of your own cannot travel"):
         Study.of(tw.Problem(own, clients), tw.algorithms.LSGD(eta=0.1), rounds=3)
     for method in (tw.methods.finetuned, tw.methods.fedbabu):
         options = {"head": "bias"} if method is tw.methods.fedbabu else {}
         with pytest.raises(InputError, match="further after the rounds, which engine='flower' does not know"):
-            method(tw.losses.logistic(l2=0.1, intercept=True), lr=0.1, **options).fit(clients, rounds=2, engine="flower")
+            method(tw.losses.logistic(l2=0.1, intercept=True), lr=0.1, **options).fit(
+                clients, rounds=2, engine="flower"
+            )
 
 
 @pytest.mark.parametrize("option", ["test", "validation", "patience", "record"])
@@ -392,7 +398,9 @@ def test_a_norm_is_looked_at_behind_masks_too(tmp_path: Path):
     """Nobody but the node itself can; the coordinator is not told how long the message was."""
     agreed = study("acd", keys=True, masks={"on": True}, round={"norm": 1e-9})
     small = Small(agreed, tmp_path)
-    with pytest.raises(tw.TwofoldError, match=r"gradient.0 of its message in iteration [0-9]+ is longer than \[round\] norm = 1e-09"):
+    with pytest.raises(
+        tw.TwofoldError, match=r"gradient.0 of its message in iteration [0-9]+ is longer than \[round\] norm = 1e-09"
+    ):
         small.run()
 
 
@@ -425,16 +433,15 @@ def test_a_study_that_skips_goes_on_without_somebody_at_a_resumption(tmp_path: P
     small = Small(agreed, tmp_path)
     with pytest.raises(tw.TwofoldError, match="on purpose"):
         small.run(patience=small_patience(), stop_after=3)
-    away = small.grid.all.pop(100), small.grid.marks.pop(100)
+    del small.grid.all[100], small.grid.marks[100]
     found = small.run(patience=small_patience())
     assert [line.here for line in small.server.log] == [None] * 3 + [[1, 2, 3]] * 4
     assert any("begins without north" in note for note in found.notes)
     w, _ = by_hand(agreed, found.algorithm, "mixture", {r: {0} for r in range(4, 8)}, False)
     assert_allclose(found.w, w, rtol=0, atol=1e-10)
-    small.grid.all[100], small.grid.marks[100] = away
+    other = Coordinator(agreed, small.grid, tmp_path / "other", patience=tw_patience(0.2))
     with pytest.raises(tw.TwofoldError, match="did not come"):  # a new study, without a contract, begins with everybody
-        del small.grid.all[100], small.grid.marks[100]
-        Coordinator(agreed, small.grid, tmp_path / "other", patience=tw_patience(0.2)).run()
+        other.run()
 
 
 def tw_patience(limit: float) -> Any:

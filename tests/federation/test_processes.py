@@ -69,20 +69,34 @@ def test_a_rehearsal_is_the_same_run():
 # --- faults -------------------------------------------------------------------------------------------------------------
 
 
+KILLED = """
+import os, signal
+from twofold import result
+from twofold.federation import store
+keep, save = store.replace_file, result.Result.save
+def replace(path, content):
+    if path.name == "{name}":
+        os.kill(os.getpid(), signal.SIGKILL)
+    keep(path, content)
+def into(self, folder):
+    if os.path.basename(folder) == "{name}":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return save(self, folder)
+store.replace_file, result.Result.save = replace, into
+from twofold.cli import main
+main()
+"""
+
+
 class Stage:
     """A coordinator and three nodes, each a process of its own."""
 
-    def __init__(self, folder: Path, rounds: int) -> None:
-        self.whole = problem()
-        self.play = Rehearsal(
-            self.whole,
-            tw.algorithms.ASVRCD(),
-            folder,
-            rounds=rounds,
-            seed=3,
-            round={"record": 20},
-            tell={"salt": False},
-        )
+    def __init__(
+        self, folder: Path, rounds: int, method: Any = None, whole: tw.Problem | None = None, **sections: Any
+    ) -> None:
+        self.whole = whole or problem()
+        sections = {"round": {"record": 20}, "tell": {"salt": False}} | sections
+        self.play = Rehearsal(self.whole, method or tw.algorithms.ASVRCD(), folder, rounds=rounds, seed=3, **sections)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -95,9 +109,13 @@ class Stage:
             "--port", str(self.port), "--certs", str(self.play.folder / "certs"), "--log", "json",
         ]  # fmt: skip
 
-    def serve(self) -> None:
+    def serve(self, dies: str | None = None) -> None:
+        """Start the coordinator; with `dies`, one that is killed (SIGKILL) when it is about to write the file of that name."""
+        command = self.command()
+        if dies is not None:
+            command = [sys.executable, "-c", KILLED.format(name=dies), *command[3:]]
         with (self.play.folder / "server.log").open("ab") as out:
-            self.server = subprocess.Popen(self.command(), stdout=out, stderr=out)
+            self.server = subprocess.Popen(command, stdout=out, stderr=out)
 
     def join(self, i: int) -> None:
         self.nodes[i] = self.play.start(i, self.port)

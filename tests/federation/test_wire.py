@@ -16,7 +16,7 @@ from twofold.federation import Coordinator, Node, Patience, Study
 
 pytest.importorskip("flwr")
 
-from twofold.engines.flower import FlowerGrid, join  # noqa: E402
+from twofold.engines.flower import FlowerGrid, join
 
 COLUMNS = ("age_at_stroke", "systolic_mmHg", "is_smoker")
 

@@ -184,7 +184,9 @@ def init(
     host: Annotated[
         list[str] | None, typer.Option(help="A name or address of the coordinator; may be repeated.")
     ] = None,
-    clients: Annotated[str, typer.Option(help="The names of the clients, with commas between them.")] = "north,south,west",
+    clients: Annotated[
+        str, typer.Option(help="The names of the clients, with commas between them.")
+    ] = "north,south,west",
     certs: Annotated[
         Path | None, typer.Option(help="Where certificates go; certs/ beside the file if not given.")
     ] = None,

@@ -92,9 +92,7 @@ class Account:
             "absent": absent,
         }
 
-    def result(
-        self, w: Pytree, log: list[Any], end: dict[str, Any], seconds: float, notes: tuple[str, ...]
-    ) -> Result:
+    def result(self, w: Pytree, log: list[Any], end: dict[str, Any], seconds: float, notes: tuple[str, ...]) -> Result:
         """The same as from any engine; β stays where it is."""
         size = jnp.result_type(float).itemsize
         last = self.end_of(len(log))
@@ -107,7 +105,8 @@ class Account:
         losses, bounds = (_records(what, log, end) for what in ("loss", "bound"))
         reports = [about for about in (*(line.about for line in log), end) if "asked" in about]
         asked = [
-            sum(self.told_of_gap * (n in each["asked"]) + (n in each["losses"]) for each in reports) for n in self.study.names
+            sum(self.told_of_gap * (n in each["asked"]) + (n in each["losses"]) for each in reports)
+            for n in self.study.names
         ]
         wire_up, wire_down = self._bytes(log, end)
         epsilon = float(np.max(self.contract["epsilon"]))

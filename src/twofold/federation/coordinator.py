@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
 import numpy as np
@@ -149,7 +149,6 @@ class Coordinator:
         self.rounds = study.rounds  # fewer once the gap is small enough
         self._stop: dict[str, Any] | None = None
         self._end: dict[str, Any] | None = None
-        self._parted: set[str] = set()
         self.contract = ""
         self.folder.mkdir(parents=True, exist_ok=True)
 
@@ -231,7 +230,9 @@ class Coordinator:
         asked = {(node, mark) for node, mark, when in self._hellos.values() if now - when < self.patience.again}
         fresh = [n for n, mark in nodes.items() if self._seen.get(n) != mark and (n, mark) not in asked]
         hello = self._content("hello", {})
-        for node, ticket in zip(fresh, self.grid.push([Question(n, hello) for n in fresh]) if fresh else [], strict=True):
+        for node, ticket in zip(
+            fresh, self.grid.push([Question(n, hello) for n in fresh]) if fresh else [], strict=True
+        ):
             self._hellos[ticket] = (node, nodes[node], now)
         found: list[str] = []
         while self._hellos:
@@ -640,43 +641,64 @@ class Coordinator:
         if not self.contract:
             self.prepare()
         assert self._end is not None
-        path, until = self.folder / "parted.json", time.monotonic() + seconds
-        self._parted |= set(json.loads(path.read_text())) if path.exists() else set()
-        closed = set(self._end["closed"])  # who was missing in the last exchange has it now
-        base, tickets, asked = dict.fromkeys(self.study.names, self.rounds), cast(dict[str, str], {}), cast(dict[str, float], {})
-
-        def question(name: str) -> Question:
-            last = self._question(self.rounds + 1, base[name])[1] if name not in closed else self._content("bye", {})
-            return Question(self.where[name], last)
-
-        def take(name: str, content: bytes) -> None:
-            answer = self._opened(name, content, "bye" if name in closed else "round").about
-            if name in closed:
-                self._parted.add(name)
-                return
-            base[name] = min(int(answer.get("behind", answer.get("round", 0))), self.rounds)
-            if "behind" not in answer and answer["round"] > self.rounds:
-                closed.add(name)
-            asked.pop(name)
-
-        while (left := [n for n in self.study.names if n not in self._parted]) and time.monotonic() < until:
-            for name in self._meet(0.05):
-                asked.pop(name, None)
-            now = time.monotonic()
-            due = [n for n in left if n in self.where and now - asked.get(n, -math.inf) > self.patience.again]
-            asked |= dict.fromkeys(due, now)
-            if due:
-                tickets |= dict(zip(self.grid.push([question(n) for n in due]), due, strict=True))
-            for ticket, content in self.grid.pull(list(tickets)):
-                name = tickets.pop(ticket)
-                try:
-                    if not isinstance(content, Gone):
-                        take(name, content)
-                except (Refused, KeyError, TypeError, ValueError) as error:
-                    self.note(f"after the last round: refused: {error}", client=name)
+        path, until, goodbyes = self.folder / "parted.json", time.monotonic() + seconds, _Goodbyes(self, self._end)
+        if path.exists():
+            goodbyes.parted |= set(json.loads(path.read_text()))
+        while goodbyes.left and time.monotonic() < until:
+            goodbyes.ask()
+            goodbyes.hear()
             time.sleep(max(self.patience.poll, 0.01))
-        store.replace_file(path, json.dumps(sorted(self._parted)).encode())
-        return left
+        store.replace_file(path, json.dumps(sorted(goodbyes.parted)).encode())
+        return goodbyes.left
+
+
+class _Goodbyes:
+    """Who has heard goodbye; who was missing in the last exchange has that first."""
+
+    def __init__(self, server: Coordinator, end: dict[str, Any]) -> None:
+        self.server, self.closed = server, set(end["closed"])
+        self.parted: set[str] = set()
+        self.base = dict.fromkeys(server.study.names, server.rounds)
+        self.tickets: dict[str, str] = {}
+        self.asked: dict[str, float] = {}
+
+    @property
+    def left(self) -> list[str]:
+        return [name for name in self.server.study.names if name not in self.parted]
+
+    def ask(self) -> None:
+        server = self.server
+        for name in server._meet(0.05):
+            self.asked.pop(name, None)
+        now = time.monotonic()
+        due = [n for n in self.left if n in server.where and now - self.asked.get(n, -math.inf) > server.patience.again]
+        self.asked |= dict.fromkeys(due, now)
+        if due:
+            self.tickets |= dict(zip(server.grid.push([self._question(n) for n in due]), due, strict=True))
+
+    def _question(self, name: str) -> Question:
+        if name in self.closed:
+            return Question(self.server.where[name], self.server._content("bye", {}))
+        return Question(self.server.where[name], self.server._question(self.server.rounds + 1, self.base[name])[1])
+
+    def hear(self) -> None:
+        for ticket, content in self.server.grid.pull(list(self.tickets)):
+            name = self.tickets.pop(ticket)
+            try:
+                if not isinstance(content, Gone):
+                    self._take(name, content)
+            except (Refused, KeyError, TypeError, ValueError) as error:
+                self.server.note(f"after the last round: refused: {error}", client=name)
+
+    def _take(self, name: str, content: bytes) -> None:
+        about = self.server._opened(name, content, "bye" if name in self.closed else "round").about
+        if name in self.closed:
+            self.parted.add(name)
+            return
+        self.base[name] = min(int(about.get("behind", about.get("round", 0))), self.server.rounds)
+        if "behind" not in about and about["round"] > self.server.rounds:
+            self.closed.add(name)
+        self.asked.pop(name)
 
 
 def _together(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:

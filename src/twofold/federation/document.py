@@ -78,13 +78,7 @@ def checked(document: Document) -> Document:
     Traceback (most recent call last):
     twofold.errors.InputError: The study's [masks] must be a table of keys, got True.
     """
-    known = (*TABLES, *LISTS)
-    for key in document:
-        if key not in TABLES[""] and key not in known:
-            raise InputError(choose_from(f"A study has no key {key!r}", key, [*TABLES[""], *(k for k in known if k)]))
-    if document.get("version", 1) != 1:
-        raise InputError(f"The study has version {document['version']!r}; this twofold reads version 1.")
-    _check_table("", {k: v for k, v in document.items() if k not in known})
+    _check_top(document)
     for section in TABLES:
         if section and section in document:
             if not isinstance(document[section], Mapping):
@@ -93,15 +87,23 @@ def checked(document: Document) -> Document:
     for section in LISTS:
         _check_list(section, document.get(section, []))
     if ("features" in document) == bool(document.get("feature")):
-        raise InputError(
-            "The study needs [[feature]] for every column, or features = N where columns have no names."
-        )
+        raise InputError("The study needs [[feature]] for every column, or features = N where columns have no names.")
     for section in (*OPEN, "client"):
         if not document.get(section):
             raise InputError(f"The study has no [{section}]: see docs/federation.md for a whole one.")
     _check_features(document.get("feature", []))
     _check_clients(document["client"])
     return document
+
+
+def _check_top(document: Document) -> None:
+    known = (*TABLES, *LISTS)
+    for key in document:
+        if key not in TABLES[""] and key not in known:
+            raise InputError(choose_from(f"A study has no key {key!r}", key, [*TABLES[""], *(k for k in known if k)]))
+    if document.get("version", 1) != 1:
+        raise InputError(f"The study has version {document['version']!r}; this twofold reads version 1.")
+    _check_table("", {k: v for k, v in document.items() if k not in known})
 
 
 def _check_table(where: str, entry: Document, section: str = "") -> None:
@@ -119,7 +121,9 @@ def _check_table(where: str, entry: Document, section: str = "") -> None:
 
 def _check_list(section: str, entries: Any) -> None:
     if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
-        raise InputError(f"The study's {section} must be a list of tables, each begun by [[{section}]], got {entries!r}.")
+        raise InputError(
+            f"The study's {section} must be a list of tables, each begun by [[{section}]], got {entries!r}."
+        )
     names: set[str] = set()
     for i, entry in enumerate(entries):
         name = entry.get("name")
@@ -137,7 +141,7 @@ def _check_features(features: list[Document]) -> None:
         if of_kind and "levels" not in feature:
             raise InputError(f'Feature {feature["name"]!r} is a category: say levels = ["a", "b"].')
         if not of_kind and "levels" in feature:
-            raise InputError(f"Feature {feature['name']!r} has levels: say kind = \"category\".")
+            raise InputError(f'Feature {feature["name"]!r} has levels: say kind = "category".')
 
 
 def _check_clients(clients: list[Document]) -> None:

@@ -42,6 +42,7 @@ KEPT = ("acd", "svrcd", "asvrcd", "hybrid", "l2sgd_plus")
 METHODS: dict[str, type[Algorithm]] = algorithms.REGISTRY | algorithms.TRAINING
 """Every method that a file can name."""
 
+
 class StudyProblem(Problem):
     """A problem in which most clients are stand-ins: nobody can certify a gap with it."""
 
@@ -141,11 +142,15 @@ class Study:
         """The same study, if everything in it can be made: what would go wrong at a node goes wrong here, before anybody listens."""
         algorithm, problem = self.open_algorithm, self.stand_in
         if algorithm.needs not in (None, problem.objective.name):
-            raise InputError(f"{algorithm.name} solves the {algorithm.needs} objective only, not {problem.objective.name}.")
+            raise InputError(
+                f"{algorithm.name} solves the {algorithm.needs} objective only, not {problem.objective.name}."
+            )
         if not problem.has_shared:
             raise InputError(f"{problem.objective.name} shares nothing: there is nothing to federate.")
         if algorithm.name in algorithms.TRAINING and not algorithm.is_complete():
-            raise InputError(f"Theory has no learning rate for {algorithm.name}: say lr = 0.1, or another, in [algorithm].")
+            raise InputError(
+                f"Theory has no learning rate for {algorithm.name}: say lr = 0.1, or another, in [algorithm]."
+            )
         _ = self.proof
         return self
 

@@ -43,6 +43,4 @@ def rehearsed(problem: Problem, algorithm: str | Algorithm, options: Options, se
 
     rounds = None if budget.relative else budget.rounds
     every = budget.every if record or budget.tol is not None else 0
-    return rehearse(
-        problem, method, rounds=rounds, seed=seed, every=every, tolerance=budget.tol, losses=bool(record)
-    )
+    return rehearse(problem, method, rounds=rounds, seed=seed, every=every, tolerance=budget.tol, losses=bool(record))

@@ -159,15 +159,20 @@ def join(
                 if now - turned_away > PERSISTENCE:
                     raise NotLetIn(_why(error)) from error
             if now - since > patience:
-                if node.is_done:
-                    log.warning("this node's model is whole; the coordinator did not come back for a goodbye")
-                    return
-                raise Stopped(f"No coordinator at {server} for {patience:g} s: {_why(error)}.") from error
+                _give_up(node, f"No coordinator at {server} for {patience:g} s: {_why(error)}.", error)
+                return
             log.warning("the connection to %s failed (%s); again in %.1f s", server, _why(error), wait)
             time.sleep(wait)
             wait = min(2 * wait, 2.0)
         finally:
             line.leave()
+
+
+def _give_up(node: Node, why: str, error: Exception) -> None:
+    """A node whose model is whole may leave; any other has stopped for now."""
+    if not node.is_done:
+        raise Stopped(why) from error
+    log.warning("%s This node's model is whole, so it leaves.", why)
 
 
 def _answers(line: _Line, node: Node, stop: Callable[[], bool]) -> Iterator[None]:

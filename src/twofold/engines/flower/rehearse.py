@@ -122,7 +122,10 @@ def rehearse(
         running: list[subprocess.Popen[bytes]] = []
 
         def ready(port: int) -> None:
-            running.extend(stage.start(i, port, *(() if losses else ("--tell", "constants,rows,gap"))) for i in range(len(stage.names)))
+            running.extend(
+                stage.start(i, port, *(() if losses else ("--tell", "constants,rows,gap")))
+                for i in range(len(stage.names))
+            )
 
         try:
             result = stage.serve(ready, patience=patience)
