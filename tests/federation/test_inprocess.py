@@ -13,7 +13,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import twofold as tw
-from federation.small import Small, by_hand, node, problem, study
+from federation.small import NAMES, Small, by_hand, node, problem, study
 from twofold.algorithms import REGISTRY, TRAINING
 from twofold.errors import InputError
 from twofold.federation import Coordinator, Gone, InProcess, Study
@@ -119,6 +119,26 @@ def _before_begin(who: Any) -> tuple[Any, Any]:
     z = np.asarray(private.z) * (1 + eta_nu) - eta_nu * x
     y = (x - float(who.algorithm.theta) * z) / (1 - float(who.algorithm.theta))
     return y, z
+
+
+@pytest.mark.parametrize("kind", ["traditional", "multitask", "adaptive"])
+def test_one_row_is_in_the_first_plain_message(kind: str, tmp_path: Path):
+    """A client with one row: everybody knows where it begins, and its gradient points along that row."""
+    one = problem(kind).clients
+    rows = [(np.asarray(one[n].x)[:1], np.asarray(one[n].y)[:1]) for n in one.names]
+    whole = tw.Problem(problem(kind).objective, tw.Clients.from_list(rows, names=NAMES), sampling="uniform")
+    method = tw.algorithms.LSGD(eta=0.1, tau=1, batch=None)
+    agreed = Study.of(whole, method, rounds=1, seed=3, masks={"on": False}, tell={"salt": False})
+    from twofold.federation import Node, Seat
+
+    nodes = [Node(Seat(agreed, n, whole.clients[n].x, whole.clients[n].y), tmp_path / str(n)) for n in NAMES]
+    grid = InProcess(nodes)
+    Coordinator(agreed, grid, tmp_path / "server").run()
+    answers = [wires.opened("x", content) for way, name, content in grid.carried if way == "up" and name == "north"]
+    (message,) = (a for answer in answers for a in answer.arrays.values())
+    row = rows[0][0][0]
+    along = abs(message @ row) / np.linalg.norm(message) / np.linalg.norm(row)
+    assert along > 1 - 1e-9
 
 
 # --- masks --------------------------------------------------------------------------------------------------------------

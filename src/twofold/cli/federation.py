@@ -383,6 +383,7 @@ REVEALS = {
     "weight_sharing": "a message is a gradient that depends on β and the rows",
     "residual": "a message is a gradient that depends on β and the rows",
     "adaptive": "a message is a gradient that depends on β and the rows",
+    "blended": "a message is a gradient that depends on β, on this client's own α and the rows",
     "flix": "a message is a gradient that depends on what this client finds alone",
     "maml": "a message is a gradient that depends on the rows",
 }
