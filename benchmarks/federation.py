@@ -1,9 +1,9 @@
 """Seconds a round of a real federation on loopback: Flower's Fleet API with TLS, keys and masks, beside a bare HTTPS exchange.
 
-    python benchmarks/federation.py [--only small,skip,many,many-skip,large,bare,stock] [--rounds 60] [--json FILE]
+    python benchmarks/federation.py [--only small,skip,many,many-skip,large,…] [--rounds 60] [--json FILE]
 
-    python benchmarks/federation.py [--only small,skip,many,…] [--rounds 60] [--json FILE]
-on without somebody, which takes a second exchange and shares of every seed; `large` is 4 nodes with messages of 40 MB. All
+`small` is 4 nodes, each a process; `many` is 32 nodes, 8 in each of 4 processes; `skip` and `many-skip` are the same where a round
+may go on without somebody, which takes a second exchange and shares of every seed; `large` is 4 nodes with messages of 40 MB. All
 are the mixture solved by LSGD. `bare` is what the wire alone costs: 4 clients whose requests a server of the same kind (uvicorn,
 TLS) holds until all have come. `stock` is the same study as an app of Flower's own (deploy/flwr-app), with its SuperLink and
 SuperNodes as they come, without TLS, keys and masks: a process is started for every message. A round's time is that between two

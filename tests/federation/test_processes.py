@@ -119,11 +119,15 @@ class Stage:
             "--port", str(self.port), "--certs", str(self.play.folder / "certs"), "--log", "json",
         ]  # fmt: skip
 
-    def serve(self, dies: str | None = None) -> None:
-        """Start the coordinator; with `dies`, one that is killed (SIGKILL) when it is about to write the file of that name."""
+    def serve(self, dies: str | None = None, before: str = "") -> None:
+        """Start the coordinator; with `dies`, one that is killed (SIGKILL) when it is about to write the file of that name.
+
+        `before` is code that comes first: constants that are too long for a test.
+        """
         command = self.command()
-        if dies is not None:
-            command = [sys.executable, "-c", KILLED.format(name=dies), *command[3:]]
+        if dies is not None or before:
+            code = before + KILLED.format(name=dies or "nothing")
+            command = [sys.executable, "-c", code, *command[3:]]
         with (self.play.folder / "server.log").open("ab") as out:
             self.server = subprocess.Popen(command, stdout=out, stderr=out)
 
@@ -141,7 +145,7 @@ class Stage:
         except OSError:
             return 0
 
-    def until(self, ready: Callable[[], bool], seconds: float = 90.0) -> None:
+    def until(self, ready: Callable[[], bool], seconds: float = 240.0) -> None:
         end = time.monotonic() + seconds
         while not ready():
             assert time.monotonic() < end, self.said()

@@ -141,8 +141,7 @@ class Masks:
         """Σ_{j>m} PRG(s_mj) − Σ_{j<m} PRG(s_mj)."""
         total = np.zeros(size, np.uint64)
         for j in self._shared:
-            words = stream(self.pair_seed(j, said), size)
-            total = total + words if j > self.me else total - words
+            (np.add if j > self.me else np.subtract)(total, stream(self.pair_seed(j, said), size), out=total)
         return total
 
     def own(self, size: int, said: str) -> np.ndarray:
