@@ -156,7 +156,9 @@ def fingerprint(*things: Any) -> str:
         else:
             array = np.asarray(thing) if isinstance(thing, np.ndarray | np.generic) else None
             # An array's bytes are hashed where they are: to copy 40 MB takes longer.
-            body: Any = repr(thing).encode() if array is None else np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            body: Any = (
+                repr(thing).encode() if array is None else np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            )
             head = type(thing).__name__ if array is None else f"{array.dtype}{array.shape}"
             found.update(f"{head} {len(body)} ".encode())
             found.update(body)
