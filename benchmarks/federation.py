@@ -1,8 +1,9 @@
 """Seconds a round of a real federation on loopback: Flower's Fleet API with TLS, keys and masks, beside a bare HTTPS exchange.
 
-    python benchmarks/federation.py [--only small,many,large,bare,stock] [--rounds 60] [--json FILE]
+    python benchmarks/federation.py [--only small,skip,many,many-skip,large,…] [--rounds 60] [--json FILE]
 
-`small` is 4 nodes, each a process; `many` is 32 nodes, 8 in each of 4 processes; `large` is 4 nodes with messages of 40 MB. All
+`small` is 4 nodes, each a process; `many` is 32 nodes, 8 in each of 4 processes; `skip` and `many-skip` are the same where a round
+may go on without somebody, which takes a second exchange and shares of every seed; `large` is 4 nodes with messages of 40 MB. All
 are the mixture solved by LSGD. `bare` is what the wire alone costs: 4 clients whose requests a server of the same kind (uvicorn,
 TLS) holds until all have come. `stock` is the same study as an app of Flower's own (deploy/flwr-app), with its SuperLink and
 SuperNodes as they come, without TLS, keys and masks: a process is started for every message. A round's time is that between two
@@ -28,7 +29,7 @@ from typing import Any, cast
 
 import numpy as np
 
-GOALS = {"small": 0.25, "many": 2.0, "large": None, "bare": None, "stock": None}
+GOALS = {"small": 0.25, "skip": 0.5, "many": 2.0, "many-skip": 4.0, "large": 8.0, "bare": None, "stock": None}
 WARM = 5
 
 
@@ -68,7 +69,7 @@ def worker(folder: Path, port: int, which: list[int]) -> None:
         thread.join()
 
 
-def federation(clients: int, processes: int, features: int, rounds: int) -> dict[str, float]:
+def federation(clients: int, processes: int, features: int, rounds: int, missing: str = "wait") -> dict[str, float]:
     """Seconds of every round, and the coordinator's own processor seconds a round."""
     import jax
 
@@ -79,7 +80,12 @@ def federation(clients: int, processes: int, features: int, rounds: int) -> dict
     with tempfile.TemporaryDirectory() as folder:
         method = tw.algorithms.LSGD(eta=0.1, tau=2, batch=4)
         play = Rehearsal(
-            problem(clients, features, 8), method, folder, rounds=rounds, round={}, masks={"on": True, "bits": 44}
+            problem(clients, features, 8),
+            method,
+            folder,
+            rounds=rounds,
+            round={"missing": missing},
+            masks={"on": True, "bits": 44},
         )
         running: list[subprocess.Popen[bytes]] = []
 
@@ -252,7 +258,7 @@ def _free_port() -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="small,many,large,bare,stock")
+    parser.add_argument("--only", default="small,skip,many,many-skip,large,bare,stock")
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--worker", type=Path)
@@ -265,14 +271,18 @@ def main() -> None:
         return
     runs = {
         "small": lambda: federation(4, 4, 10, a.rounds),
+        "skip": lambda: federation(4, 4, 10, a.rounds, "skip"),
         "many": lambda: federation(32, 4, 10, max(a.rounds // 2, 15)),
+        "many-skip": lambda: federation(32, 4, 10, max(a.rounds // 2, 15), "skip"),
         "large": lambda: federation(4, 4, 5_000_000, WARM + 3),
         "bare": lambda: bare(4, a.rounds),
         "stock": lambda: stock(4, 6),
     }
     words = {
         "small": "4 nodes, TLS, keys, masks",
+        "skip": "4 nodes, the same with missing = skip",
         "many": "32 nodes, TLS, keys, masks",
+        "many-skip": "32 nodes, the same with missing = skip",
         "large": "4 nodes, messages of 40 MB, TLS, keys, masks",
         "bare": "4 clients, a bare HTTPS exchange",
         "stock": "4 nodes, stock Flower in the open",

@@ -9,6 +9,7 @@ umask 077
 names=""
 for host in "$@"; do
   case $host in
+    *:*) names="$names,IP:$host" ;;
     *[!0-9.]*) names="$names,DNS:$host" ;;
     *) names="$names,IP:$host" ;;
   esac

@@ -138,7 +138,6 @@ def test_the_contracts_allow_flwr_in_its_own_engine() -> None:
                 "losses",
                 "clients",
                 "theory.instances",
-                "theory.rates",
                 "data.files",
             )
         ),

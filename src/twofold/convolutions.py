@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import jax
@@ -92,13 +92,13 @@ def _program(program: Any) -> Any:
     return program if found is None else found
 
 
-def _replaced(program: core.Jaxpr | core.ClosedJaxpr) -> core.Jaxpr | core.ClosedJaxpr | None:
+def _replaced(program: Any) -> core.Jaxpr | core.ClosedJaxpr | None:
     if isinstance(program, core.ClosedJaxpr) and program.jaxpr is not program:  # from JAX 0.11 on, they are one class
         inner = _program(program.jaxpr)
         return None if inner is program.jaxpr else core.ClosedJaxpr(inner, program.consts)
     lines = [_line(line) for line in program.eqns]
     same = all(new is old for new, old in zip(lines, program.eqns, strict=True))
-    return None if same else program.replace(eqns=lines)
+    return None if same else cast(Any, program).replace(eqns=lines)
 
 
 def _line(line: core.JaxprEqn) -> core.JaxprEqn:

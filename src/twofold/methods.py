@@ -77,6 +77,11 @@ class Method:
             raise InputError(
                 "A method's fit has one seed=; for many say tw.solve(method.problem(clients), method.algorithm, seeds=…)."
             )
+        if self.after is not None and options.get("engine") == "flower":
+            raise InputError(
+                f"{self.name} trains everyone's own model further after the rounds, which engine='flower' does not know: name "
+                "another engine, or rehearse the rounds alone by tw.solve(method.problem(clients), method.algorithm, engine='flower')."
+            )
         found = solve(self.problem(clients), self.algorithm, rounds=rounds, **options)
         return found if self.after is None else fine_tune(found, self.after, **_watched(options))
 

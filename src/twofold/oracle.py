@@ -141,11 +141,11 @@ class Oracle:
         rest = len(sample.index) - 2 * half
         keys = [None, None] if sample.key is None else [randomness.hashed(randomness.of(sample.key, i)) for i in (0, 1)]
         whole = (sample.index, sample.weight)
-        first, second = (part[:half] for part in whole), (part[half:] for part in whole)
-        again = (jnp.pad(part[:half], (0, rest)) for part in whole)
+        first, second = [part[:half] for part in whole], [part[half:] for part in whole]
+        again = [jnp.pad(part, (0, rest)) for part in first]
         has_rows = jnp.sum(sample.weight[half:]) > 0
-        second = (jnp.where(has_rows, new, old) for new, old in zip(second, again, strict=True))
-        return self._half(*first, keys[0]), self._half(*second, keys[1])
+        second = [jnp.where(has_rows, new, old) for new, old in zip(second, again, strict=True)]
+        return self._half(first[0], first[1], keys[0]), self._half(second[0], second[1], keys[1])
 
     @staticmethod
     def _half(index: jax.Array, weight: jax.Array, key: Any) -> Sample:

@@ -15,7 +15,7 @@ from twofold import randomness
 from twofold.engines.sides import ClientSide, ServerSide
 from twofold.federation import Coordinator, Identity, InProcess, Node, Patience, Seat, Study
 from twofold.federation.account import Account
-from twofold.federation.node import started
+from twofold.federation.node import TELLS, started
 from twofold.result import Result
 
 NAMES = ("north", "east", "south", "west")
@@ -31,6 +31,11 @@ def problem(kind: str = "mixture") -> tw.Problem:
         "residual": lambda: tw.objectives.residual(loss, shared=[0, 1], private=[2]),
         "weight_sharing": lambda: tw.objectives.weight_sharing(loss, 2),
         "multitask": lambda: tw.objectives.multitask(loss, lam=0.5),
+        "traditional": lambda: tw.objectives.traditional(loss),
+        "adaptive": lambda: tw.objectives.adaptive(loss, alpha=0.5),
+        "blended": lambda: tw.objectives.blended(loss),
+        "maml": lambda: tw.objectives.maml(loss, alpha=0.1),
+        "flix": lambda: tw.objectives.flix(loss, alpha=0.5),
     }[kind]()
     return tw.Problem(objective, tw.Clients.from_list(made.clients, names=NAMES), sampling="uniform")
 
@@ -57,6 +62,7 @@ def study(
 def node(agreed: Study, name: str, folder: Path, kind: str = "mixture", **options: Any) -> Node:
     mine = problem(kind).clients[name]
     who = identities()[name] if agreed.keys else None
+    options.setdefault("tells", TELLS)
     return Node(Seat(agreed, name, mine.x, mine.y), folder / name, identity=who, **options)
 
 
@@ -85,7 +91,7 @@ class Small:
 
     def beta(self) -> np.ndarray:
         found = {who.name: who.model()[1] for who in self.grid.all.values()}
-        return np.stack([found[name] for name in self.study.names])
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *(found[name] for name in self.study.names))
 
 
 def by_hand(agreed: Study, method: Any, kind: str, absent: dict[int, set[int]], kept: bool) -> tuple[Any, Any]:

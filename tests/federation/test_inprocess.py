@@ -2,41 +2,55 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import twofold as tw
-from federation.small import Small, by_hand, node, problem, study
-from twofold.algorithms import REGISTRY
+from federation.small import NAMES, Small, by_hand, node, problem, study
+from twofold.algorithms import REGISTRY, TRAINING
 from twofold.errors import InputError
 from twofold.federation import Coordinator, Gone, InProcess, Study
 from twofold.federation import wire as wires
 from twofold.federation.masks import Masks
 
+TRAINED = {
+    "scaffold": ("traditional", "mixture"), "fedrep": ("residual", "weight_sharing"), "ditto": ("multitask", "mixture"),
+    "apfl": ("blended",), "perfedavg": ("maml",),
+}  # fmt: skip
 METHODS = [
     (name, kind) for name in REGISTRY for kind in ("mixture", "residual") if REGISTRY[name].needs in (None, kind)
-]
+] + [(name, kind) for name, kinds in TRAINED.items() for kind in kinds]
 SHARED = ("rounds", "iterations", "floats_up", "floats_down", "bytes_up", "bytes_down", "gradients_w", "gradients_beta")
 
 
 @pytest.mark.parametrize(("name", "kind"), METHODS)
 def test_a_federation_is_the_engine_of_messages(name: str, kind: str, tmp_path: Path, few_slots: None):
-    small = Small(study(name, kind, rounds=4), tmp_path, kind=kind)
+    method = REGISTRY[name]() if name in REGISTRY else TRAINING[name](lr=0.1, batch=4)
+    small = Small(study(method, kind, rounds=4), tmp_path, kind=kind)
     found = small.run()
     expected = tw.solve(problem(kind), found.algorithm, rounds=4, seed=3, engine="messages")
-    assert_allclose(found.w, expected.w, rtol=0, atol=1e-12)
-    assert_allclose(small.beta(), expected.beta, rtol=0, atol=1e-12)
+    assert_close((found.w, small.beta()), (expected.w, expected.beta), 1e-12)
     assert_allclose(found.history["loss"], expected.history["loss"], rtol=0, atol=1e-12)
     ledgers = [result.ledger.as_dict() for result in (found, expected)]
     assert {k: ledgers[0][k] for k in SHARED} == {k: ledgers[1][k] for k in SHARED}
     for column in ("round", "iteration", "bytes", "gradients_w", "gradients_beta"):
         assert_array_equal(found.history[column], expected.history[column])
     assert found.beta is None
+
+
+def assert_close(found: Any, expected: Any, atol: float) -> None:
+    """Two trees are the same; a block without a number in it has no shape to speak of."""
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        if np.size(other):
+            assert_allclose(one, other, rtol=0, atol=atol)
+        assert np.size(one) == np.size(other)
 
 
 def test_clients_of_unequal_weight_and_size_and_two_classes_of_parameters(tmp_path: Path):
@@ -63,7 +77,7 @@ def test_clients_of_unequal_weight_and_size_and_two_classes_of_parameters(tmp_pa
 
 
 def test_nothing_passes_but_what_is_due(tmp_path: Path):
-    """Every byte that passed is searched: for each β on the way, each row and label, and for names of folders."""
+    """Every message is searched for the last β, each row, and names of folders (every byte on a socket: test_wire.py)."""
     small = Small(study("asvrcd", "weight_sharing", rounds=5), tmp_path, kind="weight_sharing")
     small.run()
     passed = b"".join(content for _, _, content in small.grid.carried)
@@ -105,6 +119,26 @@ def _before_begin(who: Any) -> tuple[Any, Any]:
     z = np.asarray(private.z) * (1 + eta_nu) - eta_nu * x
     y = (x - float(who.algorithm.theta) * z) / (1 - float(who.algorithm.theta))
     return y, z
+
+
+@pytest.mark.parametrize("kind", ["traditional", "multitask", "adaptive"])
+def test_one_row_is_in_the_first_plain_message(kind: str, tmp_path: Path):
+    """A client with one row: everybody knows where it begins, and its gradient points along that row."""
+    one = problem(kind).clients
+    rows = [(np.asarray(one[n].x)[:1], np.asarray(one[n].y)[:1]) for n in one.names]
+    whole = tw.Problem(problem(kind).objective, tw.Clients.from_list(rows, names=NAMES), sampling="uniform")
+    method = tw.algorithms.LSGD(eta=0.1, tau=1, batch=None)
+    agreed = Study.of(whole, method, rounds=1, seed=3, masks={"on": False}, tell={"salt": False})
+    from twofold.federation import Node, Seat
+
+    nodes = [Node(Seat(agreed, n, whole.clients[n].x, whole.clients[n].y), tmp_path / str(n)) for n in NAMES]
+    grid = InProcess(nodes)
+    Coordinator(agreed, grid, tmp_path / "server").run()
+    answers = [wires.opened("x", content) for way, name, content in grid.carried if way == "up" and name == "north"]
+    (message,) = (a for answer in answers for a in answer.arrays.values())
+    row = rows[0][0][0]
+    along = abs(message @ row) / np.linalg.norm(message) / np.linalg.norm(row)
+    assert along > 1 - 1e-9
 
 
 # --- masks --------------------------------------------------------------------------------------------------------------
@@ -302,6 +336,32 @@ def test_what_is_told_is_counted(tmp_path: Path):
         ({"stop": {}}, "needs \\[stop\\] rounds"),
         ({"colour": 1}, "A study has no key 'colour'"),
         ({"round": {"missing": "hope"}}, "'wait' or 'skip'"),
+        ({"round": {"deadline": "soon"}}, r"\[round\] deadline must be a number of seconds ≥ 0, got 'soon'"),
+        ({"round": {"record": -1}}, r"\[round\] record must be a whole number ≥ 0, got -1"),
+        ({"round": {"norm": -1.0}}, r"\[round\] norm must be a number > 0, got -1.0"),
+        ({"masks": True}, r"\[masks\] must be a table of keys, got True"),
+        ({"stop": 5}, r"\[stop\] must be a table of keys, got 5"),
+        ({"stop": {"rounds": "many"}}, r"\[stop\] rounds must be a whole number ≥ 1, got 'many'"),
+        ({"seed": "x"}, "The study's seed must be a whole number ≥ 0, got 'x'"),
+        ({"client": [{"name": "a"}, {"weight": 1.0}]}, "Client 2 of the study has no name: say name ="),
+        (
+            {"client": [{"name": "a", "weight": 1.0}, {"name": "b"}]},
+            "Some clients of the study have a weight, and b have none",
+        ),
+        ({"client": 3}, r"client must be a list of tables, each begun by \[\[client\]\]"),
+        (
+            {"feature": [{"name": "a", "kind": "date"}]},
+            r"\[\[feature\]\] a: kind must be 'number' or 'binary' or 'category'",
+        ),
+        ({"feature": [{"name": "a", "kind": "category"}]}, "Feature 'a' is a category: say levels"),
+        ({"feature": [{"name": "a", "scale": 0}]}, r"\[\[feature\]\] a: scale must be a number other than 0"),
+        ({"target": {}}, r"\[target\] has no name"),
+        ({"tell": {"constants": True}}, r"\[tell\] has no key 'constants'"),
+        ({"loss": {"name": "squared", "l2": "much"}}, "l2"),
+        ({"algorithm": {"name": "lsgd", "etta": 1}}, r"\[algorithm\] does not fit lsgd"),
+        ({"algorithm": {"name": "scaffold"}}, "Theory has no learning rate for scaffold: say lr = 0.1"),
+        ({"algorithm": {"name": "perfedavg", "lr": 0.1}}, "perfedavg solves the maml objective only, not mixture"),
+        ({"objective": {"name": "local"}}, "local shares nothing"),
         ({"masks": {"on": True}}, "'north' has none"),
         ({"loss": {"name": "logisti"}}, "did you mean logistic"),
         ({"objective": {"name": "mixture"}}, "does not fit mixture"),
@@ -313,4 +373,151 @@ def test_what_is_told_is_counted(tmp_path: Path):
 def test_a_bad_study_file_gets_a_sentence(change: dict[str, Any], sentence: str):
     document = study().document | change
     with pytest.raises(InputError, match=sentence):
-        getattr(Study(document), "objective")  # noqa: B009  (what is read is what is checked)
+        Study({k: v for k, v in document.items() if k != "features" or "feature" not in change}).check()
+
+
+def test_a_study_file_that_is_no_text_gets_a_sentence(tmp_path: Path):
+    (tmp_path / "a.toml").write_bytes(b'name = "\xe4"')
+    with pytest.raises(InputError, match="a.toml is no UTF-8 text"):
+        Study.read(tmp_path / "a.toml")
+    (tmp_path / "a.toml").write_text("name =")
+    with pytest.raises(InputError, match="a.toml is no TOML file"):
+        Study.read(tmp_path / "a.toml")
+
+
+def test_all_rows_is_not_a_text():
+    assert study(tw.algorithms.LSGD(eta=0.1, batch=None)).open_algorithm.batch is None
+
+
+def test_what_no_file_can_hold_is_refused():
+    clients = problem().clients
+    alone = tw.objectives.flix(tw.losses.logistic(l2=0.1), alpha=0.5, alone=np.ones((4, 3)))
+    with pytest.raises(InputError, match="flix with alone= holds every client's own model"):
+        Study.of(tw.Problem(alone, clients), tw.algorithms.Scafflix(), rounds=3)
+    plain = tw.objectives.flix(tw.losses.logistic(l2=0.1), alpha=0.5)
+    assert Study.of(tw.Problem(plain, clients), tw.algorithms.Scafflix(), rounds=3).check().objective.alone is None
+    own = tw.objectives.custom(lambda w, beta, rows: jnp.mean((rows.x @ w - rows.y) ** 2), jnp.zeros(3), ())
+    with pytest.raises(tw.TwofoldError, match="a loss that a file can name .* an objective of your own cannot travel"):
+        Study.of(tw.Problem(own, clients), tw.algorithms.LSGD(eta=0.1), rounds=3)
+    for method in (tw.methods.finetuned, tw.methods.fedbabu):
+        options = {"head": "bias"} if method is tw.methods.fedbabu else {}
+        with pytest.raises(InputError, match="further after the rounds, which engine='flower' does not know"):
+            method(tw.losses.logistic(l2=0.1, intercept=True), lr=0.1, **options).fit(
+                clients, rounds=2, engine="flower"
+            )
+
+
+@pytest.mark.parametrize("option", ["test", "validation", "patience", "record"])
+def test_a_rehearsal_refuses_what_it_does_not_know(option: str):
+    value = {"patience": 3, "record": "gap"}.get(option, problem().clients)
+    with pytest.raises(InputError, match=f"engine='flower' does not know {option}="):
+        tw.solve(problem(), "acd", rounds=3, engine="flower", **{option: value})
+
+
+def test_a_norm_is_looked_at_behind_masks_too(tmp_path: Path):
+    """Nobody but the node itself can; the coordinator is not told how long the message was."""
+    agreed = study("acd", keys=True, masks={"on": True}, round={"norm": 1e-9})
+    small = Small(agreed, tmp_path)
+    with pytest.raises(
+        tw.TwofoldError, match=r"gradient.0 of its message in iteration [0-9]+ is longer than \[round\] norm = 1e-09"
+    ):
+        small.run()
+
+
+def test_who_is_asked_nothing_tells_no_loss(tmp_path: Path):
+    quiet = Small(study("scd"), tmp_path, tells=None).run()
+    assert len(quiet.history["loss"]) == 0 and quiet.ledger.reported.tolist() == [4] * 4
+
+
+def test_when_all_who_are_missing_have_refused_nobody_waits(tmp_path: Path):
+    import time
+
+    agreed = study("scd")
+
+    def fault(who: Any, content: bytes) -> list[bytes | Gone]:
+        about = wires.opened("x", who.handle(content)).about
+        return [wires.sealed(wires.Note(about | ({"refused": "no such loss here"} if who.name == "east" else {}), {}))]
+
+    began = time.monotonic()
+    with pytest.raises(tw.TwofoldError, match="Nobody is left to wait for: east: says: no such loss here"):
+        Small(agreed, tmp_path, fault).run(patience=small_patience())
+    assert time.monotonic() - began < 30
+
+
+# --- who is not there at the start --------------------------------------------------------------------------------------
+
+
+def test_a_study_that_skips_goes_on_without_somebody_at_a_resumption(tmp_path: Path):
+    """north is gone for good when the coordinator comes back: as many as a round takes are enough, and nobody waits for it."""
+    agreed = _skip("lsgd", True, {"missing": "skip", "deadline": 0.0})
+    small = Small(agreed, tmp_path)
+    with pytest.raises(tw.TwofoldError, match="on purpose"):
+        small.run(patience=small_patience(), stop_after=3)
+    del small.grid.all[100], small.grid.marks[100]
+    found = small.run(patience=small_patience())
+    assert [line.here for line in small.server.log] == [None] * 3 + [[1, 2, 3]] * 4
+    assert any("begins without north" in note for note in found.notes)
+    w, _ = by_hand(agreed, found.algorithm, "mixture", {r: {0} for r in range(4, 8)}, False)
+    assert_allclose(found.w, w, rtol=0, atol=1e-10)
+    other = Coordinator(agreed, small.grid, tmp_path / "other", patience=tw_patience(0.2))
+    with pytest.raises(tw.TwofoldError, match="did not come"):  # a new study, without a contract, begins with everybody
+        other.run()
+
+
+def tw_patience(limit: float) -> Any:
+    from twofold.federation import Patience
+
+    return Patience(poll=0.0, again=60.0, look=60.0, limit=limit)
+
+
+# --- the end ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["scd", "acd"])
+def test_a_study_that_has_ended_needs_nobody_for_its_result(name: str, tmp_path: Path):
+    small = Small(study(name), tmp_path)
+    right = small.run()
+    small.grid.all.clear()
+    small.grid.marks.clear()
+    found = small.run(patience=tw_patience(0.1))
+    assert_array_equal(found.w, right.w)
+    costs = [{k: v for k, v in r.ledger.as_dict().items() if k != "seconds"} for r in (found, right)]
+    assert costs[0] == costs[1]
+    status = json.loads((tmp_path / "server" / "status.json").read_text())
+    assert status["over"] and status["events"][-1] == "the study is done"
+
+
+def test_a_node_stays_until_it_hears_goodbye(tmp_path: Path):
+    small = Small(study("scd"), tmp_path)
+    small.run()
+    who = small.grid.all[100]
+    assert who.is_done and not who.has_parted
+    again = small.node("north")  # as after kill -9: the folder knows
+    assert again.is_done and not again.has_parted
+    small.restart("north")
+    assert small.server.part(5.0) == []
+    assert small.grid.all[100].has_parted and small.node("north").has_parted
+    # Nobody can be sent away before the end.
+    early = Small(study("scd"), tmp_path / "early")
+    with pytest.raises(tw.TwofoldError, match="on purpose"):
+        early.run(stop_after=2)
+    bye = early.server._content("bye", {})
+    assert "goodbye before the end" in wires.opened("x", early.grid.all[100].handle(bye)).about["refused"]
+
+
+@pytest.mark.parametrize("masks", [False, True])
+def test_who_misses_the_last_exchange_has_it_with_the_goodbye(masks: bool, tmp_path: Path):
+    agreed, gone = _skip("lsgd", masks, {"missing": "skip", "deadline": 0.0, "record": 2}), {"north"}
+
+    def fault(who: Any, content: bytes) -> list[bytes | Gone]:
+        about = wires.opened("x", content).about
+        return [] if who.name in gone and about.get("round", 0) > 5 else [who.handle(content)]
+
+    small = Small(agreed, tmp_path, fault)
+    found = small.run(patience=small_patience())
+    gone.clear()
+    assert not small.grid.all[100].is_done
+    assert small.server.part(20.0) == []
+    assert small.grid.all[100].has_parted
+    _, beta = by_hand(agreed, found.algorithm, "mixture", {6: {0}, 7: {0}}, False)
+    assert_allclose(small.beta(), beta, rtol=0, atol=1e-10 if masks else 1e-12)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import Any
 import pytest
 
 from chromium import CHROMIUM, MUST, Browser
+from federation.small import Small, study
+from twofold.federation import Patience, wire
 from twofold.federation.page import watching
 
-pytestmark = pytest.mark.skipif(
+in_a_browser = pytest.mark.skipif(
     CHROMIUM is None and not MUST, reason="no chromium on this machine (Debian: apt-get install chromium)"
 )
 
@@ -39,6 +42,7 @@ def wait_for(browser: Browser, code: str) -> None:
     raise AssertionError((code, browser.do("document.body.innerText")))
 
 
+@in_a_browser
 def test_the_page_shows_progress_who_is_late_bytes_and_events(browser: Browser, tmp_path: Path):
     def write(**more: Any) -> None:
         (tmp_path / "status.json").write_text(json.dumps(STATUS | {"time": time.time()} | more))
@@ -65,6 +69,33 @@ def test_the_page_shows_progress_who_is_late_bytes_and_events(browser: Browser, 
         errors = [e for e in browser.events if e.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded")]
         assert [e for e in errors if "favicon" not in json.dumps(e)] == []
     wait_for(browser, "document.getElementById('how').textContent === 'no word from the coordinator'")
+
+
+@in_a_browser
+def test_the_page_of_a_run_that_is_going_on(browser: Browser, tmp_path: Path):
+    """Its rounds, its clients and its events, while it runs and when it is over."""
+    held = threading.Event()
+
+    def fault(who: Any, content: bytes) -> list[Any]:
+        about = wire.opened("x", content).about
+        if who.name == "east" and about.get("round") == 3 and not held.is_set():
+            return []
+        return [who.handle(content)]
+
+    small = Small(study("scd"), tmp_path, fault)
+    run = threading.Thread(target=lambda: small.run(patience=Patience(poll=0.01, again=0.3, look=0.1, limit=60.0)))
+    with watching(tmp_path / "server", 0) as port:
+        run.start()
+        browser.send("Page.navigate", url=f"http://127.0.0.1:{port}/")
+        wait_for(browser, "document.querySelector('.late')?.innerText.startsWith('east\\twaited for')")
+        assert "round 3 of 5" in browser.do("document.getElementById('how').textContent")
+        assert browser.do("document.querySelectorAll('#who tr').length") == 4
+        assert "no answer from east yet" in browser.do("document.getElementById('events').textContent")
+        held.set()
+        wait_for(browser, "document.getElementById('how').textContent === 'done after 5 rounds'")
+        assert browser.do("document.querySelector('#events li').textContent") == "the study is done"
+        assert browser.do("document.querySelectorAll('#loss polyline').length") == 1
+    run.join(timeout=30)
 
 
 def test_the_page_has_two_paths(tmp_path: Path):

@@ -5,9 +5,10 @@ Each of the three runs here is of another method (lsgd, acd, asvrcd). They share
 
 from __future__ import annotations
 
-import csv
+import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -67,28 +68,51 @@ def test_a_rehearsal_is_the_same_run():
         tw.solve(whole, "acd", tol=1e-3, engine="flower")
 
 
+def test_two_processes_in_the_open_are_the_same_to_rounding():
+    """Two clients cannot have masks, so there is no fixed point in between."""
+    made = tw.data.synthetic.mixture(sigma_h=0.3, clients=2, rows=8, features=2)
+    clients = tw.Clients.from_list(made.clients, names=["north", "south"])
+    whole = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5), clients, sampling="uniform")
+    found = tw.solve(whole, "lsgd", rounds=4, seed=3, every=2, engine="flower")
+    expected = tw.solve(whole, "lsgd", rounds=4, seed=3, every=2, engine="messages")
+    assert_same(found, expected, found.beta, 1e-12)
+    assert_allclose(found.history["loss"], expected.history["loss"], rtol=0, atol=1e-12)
+
+
 # --- faults -------------------------------------------------------------------------------------------------------------
+
+
+KILLED = """
+import os, signal
+from twofold import result
+from twofold.federation import store
+keep, save = store.replace_file, result.Result.save
+def replace(path, content):
+    if path.name == "{name}":
+        os.kill(os.getpid(), signal.SIGKILL)
+    keep(path, content)
+def into(self, folder):
+    if os.path.basename(folder) == "{name}":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return save(self, folder)
+store.replace_file, result.Result.save = replace, into
+from twofold.cli import main
+main()
+"""
 
 
 class Stage:
     """A coordinator and three nodes, each a process of its own (see forked.py)."""
 
-    def __init__(self, folder: Path, rounds: int) -> None:
-        self.whole = problem()
-        self.play = Rehearsal(
-            self.whole,
-            tw.algorithms.ASVRCD(),
-            folder,
-            rounds=rounds,
-            seed=3,
-            round={"record": 20},
-            tell={"salt": False},
-        )
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+    def __init__(
+        self, folder: Path, rounds: int, method: Any = None, whole: tw.Problem | None = None, **sections: Any
+    ) -> None:
+        self.whole = whole or problem()
+        sections = {"round": {"record": 20}, "tell": {"salt": False}} | sections
+        self.play = Rehearsal(self.whole, method or tw.algorithms.ASVRCD(), folder, rounds=rounds, seed=3, **sections)
+        self.port = free_port()
         self.zygote = Zygote("twofold.cli", "twofold.engines.flower", "twofold.federation.page", "twofold.solver")
-        self.server: Forked | None = None
+        self.server: Forked | subprocess.Popen[bytes] | None = None
         self.nodes: dict[int, Forked] = {}
 
     def command(self) -> list[str]:
@@ -97,14 +121,24 @@ class Stage:
             "--port", str(self.port), "--certs", str(self.play.folder / "certs"), "--log", "json",
         ]  # fmt: skip
 
-    def serve(self) -> None:
-        self.server = self.zygote.start(self.command(), self.play.folder / "server.log")
+    def serve(self, dies: str | None = None, before: str = "") -> None:
+        """Start the coordinator; with `dies`, one that is killed (SIGKILL) when it is about to write the file of that name.
+
+        `before` is code that comes first: constants that are too long for a test.
+        """
+        log = self.play.folder / "server.log"
+        if dies is None and not before:
+            self.server = self.zygote.start(self.command(), log)
+            return
+        code = before + KILLED.format(name=dies or "nothing")
+        with log.open("ab") as out:
+            self.server = subprocess.Popen([sys.executable, "-c", code, *self.command()[3:]], stdout=out, stderr=out)
 
     def join(self, i: int, port: int | None = None) -> None:
         command = self.play.command(i, self.port if port is None else port)
         self.nodes[i] = self.zygote.start(command, self.play.folder / f"{i}.log")
 
-    def kill(self, process: Forked | None) -> None:
+    def kill(self, process: Forked | subprocess.Popen[bytes] | None) -> None:
         assert process is not None
         process.kill()
         process.wait()
@@ -115,7 +149,7 @@ class Stage:
         except OSError:
             return 0
 
-    def until(self, ready: Callable[[], bool], seconds: float = 90.0) -> None:
+    def until(self, ready: Callable[[], bool], seconds: float = 240.0) -> None:
         end = time.monotonic() + seconds
         while not ready():
             assert time.monotonic() < end, self.said()
@@ -233,53 +267,54 @@ def type_in(*words: str) -> str:
 
 
 def test_the_walk_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The commands of docs/federation.md, from an empty folder to a model that predicts alone."""
+    """The shell blocks of docs/federation.md as they stand, from an empty folder to a model that predicts alone."""
     monkeypatch.chdir(tmp_path)
-    type_in("study", "init", "study.toml", "--host", "127.0.0.1")
-    text = (tmp_path / "study.toml").read_text().replace("rounds = 100", "rounds = 6").replace("asvrcd", "lsgd")
-    rng = np.random.default_rng(0)
-    for name in ("north", "south", "west"):
-        assert "twofold1-" in type_in("key", name)
-        text = text.replace(
-            f"the line that `twofold key {name}` prints", (tmp_path / f"{name}.pub").read_text().strip()
+    text = (ROOT / "docs" / "federation.md").read_text().split("## Ten minutes, two terminals")[1].split("\n## ")[0]
+    make, look, serve, join, model = re.findall(r"```\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "bin").mkdir()
+    command = tmp_path / "bin" / "twofold"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m twofold.cli "$@"\n')
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}")
+    ports = {"8443": str(free_port()), "8080": str(free_port())}
+
+    def start(block: str) -> subprocess.Popen[str]:
+        for before, after in ports.items():
+            block = block.replace(before, after)
+        words = ["bash", "-e", "-c", block]  # a session of its own, so that whatever it starts can be ended, too
+        return subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
         )
-        with (tmp_path / f"{name}.csv").open("w", newline="") as file:
-            table = csv.writer(file)
-            table.writerow(["age", "smoker", "outcome"])
-            for age, smoker in zip(rng.integers(30, 80, 12), rng.integers(0, 2, 12), strict=True):
-                table.writerow([age, smoker, "yes" if age + 10 * smoker > 55 else "no"])
-    (tmp_path / "study.toml").write_text(text)
+
+    def run(block: str) -> str:
+        said = (process := start(block)).communicate(timeout=180)[0]
+        assert process.returncode == 0, said
+        return said
+
+    run(make)
+    study = tmp_path / "study.toml"
+    study.write_text(study.read_text().replace("rounds = 100", "rounds = 6"))
     assert oct((tmp_path / "north.key").stat().st_mode)[-3:] == "600"
-    told = type_in("check", "study.toml", "--as", "north", "--data", "north.csv", "--digits", "2")
-    assert "Nothing was sent." in told and "behind masks" in told and "calL" in told
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    python = [sys.executable, "-m", "twofold.cli"]
-    serve = [*python, "serve", "study.toml", "--out", "run", "--port", port, "--certs", "certs"]
-    joins = [
-        [*python, "join", "study.toml", "--as", name, "--data", f"{name}.csv", "--key", name, "--ca", "certs/ca.crt", "--server",
-         f"127.0.0.1:{port}", "--state", f"state-{name}", "--tell", "constants,rows,loss"]
-        for name in ("north", "south", "west")
-    ]  # fmt: skip
-    running = [
-        subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for words in (serve, *joins)
-    ]
+    told = run(look)
+    assert "Nothing was sent." in told and "behind masks" in told and "calL" in told and "loss" not in told
+    running = [start(serve), start(join)]
     try:
-        said = [running[0].communicate(timeout=90)[0]]
-        assert running[0].returncode == 0, said
-        said += [process.communicate(timeout=30)[0] for process in running[1:]]
+        said = [process.communicate(timeout=180)[0] for process in running]
     finally:
         for process in running:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-    assert [process.returncode for process in running] == [0, 0, 0, 0], said
-    assert "Every β stayed where it is" in said[0]
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert [process.returncode for process in running] == [0, 0], said
+    assert "Every β stayed where it is" in said[0] and "Waiting for " in said[0]
+    assert f"Watch it at http://127.0.0.1:{ports['8080']}/" in said[0]
+    assert said[1].count("The study is done.") == 3
     assert "round 6 of 6, done" in type_in("status", "run")
-    type_in("model", "--state", "state-north", "--out", "model")
-    model = tw.load(tmp_path / "model")
-    assert model.names == ("north",)
-    assert set(model.predict(np.array([[1.5, 1.0], [-1.0, 0.0]]))) <= {"no", "yes"}
+    assert {"yes", "no"} & set(re.findall("yes|no", run(model).splitlines()[-1]))
+    assert tw.load(tmp_path / "model").names == ("north",)
     assert os.stat(tmp_path / "state-north").st_mode & 0o077 == 0
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]

@@ -15,6 +15,7 @@ from federation.small import Small, node, problem, study
 from twofold.errors import InputError
 from twofold.federation import Coordinator, InProcess, Node, Patience, Seat, Stopped, Study, store, wire
 from twofold.federation.dp import Noise
+from twofold.federation.node import TELLS
 
 SHARED = ("rounds", "iterations", "floats_up", "floats_down", "bytes_up", "bytes_down", "gradients_w", "gradients_beta")
 WAITING = Patience(poll=0.0, again=0.01, look=0.0, limit=5.0)
@@ -125,7 +126,7 @@ def test_a_ridge_alone_bounds_the_gap_of_a_squared_loss(tmp_path: Path):
     plain = Study.of(
         whole, tw.algorithms.LSGD(eta=0.05, tau=2), rounds=4, tolerance=1e-6, masks={"on": False}, round={"record": 1}
     )
-    nodes = [Node(Seat(plain, n, clients[n].x, clients[n].y), tmp_path / str(n)) for n in clients.names]
+    nodes = [Node(Seat(plain, n, clients[n].x, clients[n].y), tmp_path / str(n), tells=TELLS) for n in clients.names]
     found = Coordinator(plain, InProcess(nodes), tmp_path / "server").run()
     gap = found.history["loss"] - whole.optimum().value
     assert np.all(gap <= found.history["bound"]) and np.all(found.history["bound"] < 1e3 * gap)

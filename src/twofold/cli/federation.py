@@ -16,6 +16,7 @@ from twofold.errors import InputError
 
 if TYPE_CHECKING:
     from twofold.federation import Node, Seat, Study
+    from twofold.federation.dp import Noise
 
 __all__ = ["FEDERATION_CODES", "check", "init", "join", "key", "model", "serve", "status", "study_app"]
 
@@ -30,13 +31,19 @@ DataOption = Annotated[
     Path, typer.Option("--data", help="The rows: a CSV file with the study's columns, or .npz with x and y.")
 ]
 TellOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--tell",
-        help="What may be told besides messages: constants, rows, loss, gap (where the study has a tolerance).",
+        help="What may be told besides messages: constants, rows, loss, gap (where the study has a tolerance). If not given: "
+        "constants, rows, and gap where the study has a tolerance.",
+        show_default=False,
     ),
 ]
-TELL = "constants,rows,loss,gap"
+ClipOption = Annotated[float | None, typer.Option(help="Differential privacy: cut messages to this norm.")]
+NoiseOption = Annotated[
+    float | None, typer.Option(help="Differential privacy: noise, in multiples of twice that norm.")
+]
+DeltaOption = Annotated[float, typer.Option(help="Differential privacy: δ.")]
 DigitsOption = Annotated[
     int | None, typer.Option("--digits", help="Tell constants with so many digits, rounded outwards.")
 ]
@@ -87,24 +94,17 @@ missing = "wait"         # or "skip": go on without who has not answered by the 
 deadline = 60            # seconds
 record = 10              # ask for losses every so many rounds; only who joins with --tell loss tells
 
-[masks]                  # the coordinator sees sums only
-on = true
+[masks]                  # the coordinator sees sums only; every client needs a key
+on = {masks}
 
 # [tell]
 # norm = 4.0             # everybody's rows have at most this norm: then no constants are told
 # rows = 500             # how many rows to reckon with where a client does not tell
-
+"""
+CLIENT = """
 [[client]]
-name = "north"
-key = "the line that `twofold key north` prints"
-
-[[client]]
-name = "south"
-key = "the line that `twofold key south` prints"
-
-[[client]]
-name = "west"
-key = "the line that `twofold key west` prints"
+name = "{name}"
+key = "the line that `twofold key {name}` prints"
 """
 
 
@@ -184,6 +184,9 @@ def init(
     host: Annotated[
         list[str] | None, typer.Option(help="A name or address of the coordinator; may be repeated.")
     ] = None,
+    clients: Annotated[
+        str, typer.Option(help="The names of the clients, with commas between them.")
+    ] = "north,south,west",
     certs: Annotated[
         Path | None, typer.Option(help="Where certificates go; certs/ beside the file if not given.")
     ] = None,
@@ -195,7 +198,12 @@ def init(
         show(f"{study} is there already and stays as it is.")
     else:
         study.parent.mkdir(parents=True, exist_ok=True)
-        study.write_text(TEMPLATE.format(name=study.stem))
+        names = [name for name in clients.replace(" ", "").split(",") if name]
+        if len(set(names)) < max(len(names), 1):
+            raise InputError(f"--clients takes different names with commas between them, got {clients!r}.")
+        masks = "true" if len(names) > 2 else "false        # they take three clients or more"
+        text = TEMPLATE.format(name=study.stem, masks=masks) + "".join(CLIENT.format(name=name) for name in names)
+        study.write_text(text, encoding="utf-8")
         show(f"{study}: fill it in, and send it to everybody.")
     folder = certs or study.parent / "certs"
     make_certificates(folder, host or ["localhost", "127.0.0.1"])
@@ -216,19 +224,47 @@ def serve(
     log: LogOption = "text",
 ) -> None:
     """Coordinate a study until it is done. The same command again goes on where it was."""
-    agreed = _study(study)
+    agreed = _study(study).check()
     _log(log)
     from twofold.engines.flower import serve as run
     from twofold.federation import Patience
     from twofold.federation.page import watching
     from twofold.solver.progress import bar
 
-    with watching(out, page), bar(None, agreed.rounds) as tick:
+    with watching(out, page) as seen, bar(None, agreed.rounds) as tick:
+        waits = _Waits()
+        if seen is not None:
+            show(f"Watch it at http://127.0.0.1:{seen}/ on this machine.")
+
+        def watch(now: dict[str, Any]) -> None:
+            tick(now["round"])
+            waits(now)
+
         result = run(
             agreed, out, host=host, port=port, certificates=certs, patience=Patience(limit=limit),
-            watch=lambda now: tick(now["round"]), ready=lambda p: show(f"Serving {agreed.name} at {host}:{p}."),
+            watch=watch, ready=lambda p: show(f"Serving {agreed.name} at {host}:{p}."),
         )  # fmt: skip
     show(str(result.ledger), f"{out / 'result'}: the shared model and the ledger. Every β stayed where it is.")
+
+
+class _Waits:
+    """Says on the terminal who is waited for: at once before the first round, and later where it takes long."""
+
+    LONG = 5.0
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.last: list[str] = []
+        self.since = 0.0
+
+    def __call__(self, now: dict[str, Any]) -> None:
+        waiting = now["waiting"]
+        if waiting != self.last:
+            self.last, self.since = waiting, now["time"]
+        long = not now["round"] or now["time"] - self.since > self.LONG
+        if waiting and waiting != self.told and long:
+            self.told = waiting
+            show(f"Waiting for {', '.join(waiting)}.")
 
 
 @friendly
@@ -291,8 +327,10 @@ def _seat(agreed: Study, name: str, data: Path) -> Seat:
     return Seat(agreed, name, *read_rows(agreed, data, name))
 
 
-def _tells(text: str) -> tuple[str, ...]:
-    return tuple(word for word in text.replace(" ", "").split(",") if word)
+def _tells(agreed: Study, text: str | None) -> tuple[str, ...]:
+    from twofold.federation.node import usual_tells
+
+    return usual_tells(agreed) if text is None else tuple(word for word in text.replace(" ", "").split(",") if word)
 
 
 @friendly
@@ -300,13 +338,22 @@ def check(
     study: StudyArgument,
     as_: AsOption,
     data: DataOption,
-    tell: TellOption = TELL,
+    tell: TellOption = None,
     digits: DigitsOption = None,
+    clip: ClipOption = None,
+    noise: NoiseOption = None,
+    delta: DeltaOption = 1e-6,
 ) -> None:
     """Show everything that this client would tell, and send nothing."""
-    agreed = _study(study)
-    seat, tells = _seat(agreed, as_, data), _tells(tell)
+    from twofold.federation.node import check_tells
+
+    agreed = _study(study).check()
+    seat, tells = _seat(agreed, as_, data), _tells(agreed, tell)
+    hidden = _noise(clip, noise, delta, lambda said: b"")
+    check_tells(agreed, tells, hidden)
     told = seat.told(tells, digits)
+    if hidden is not None:
+        told |= {"epsilon": hidden.spent(agreed.rounds), "delta": hidden.delta}
     body = [
         [name, ", ".join(f"{v:.6g}" for v in (value if isinstance(value, list) else [value])), "once"]
         for name, value in told.items()
@@ -336,6 +383,7 @@ REVEALS = {
     "weight_sharing": "a message is a gradient that depends on β and the rows",
     "residual": "a message is a gradient that depends on β and the rows",
     "adaptive": "a message is a gradient that depends on β and the rows",
+    "blended": "a message is a gradient that depends on β, on this client's own α and the rows",
     "flix": "a message is a gradient that depends on what this client finds alone",
     "maml": "a message is a gradient that depends on the rows",
 }
@@ -353,18 +401,16 @@ def join(
     ],
     key: Annotated[Path | None, typer.Option(help="The secret key that `twofold key` made.")] = None,
     ca: Annotated[Path | None, typer.Option(help="The study's ca.crt.")] = None,
-    tell: TellOption = TELL,
+    tell: TellOption = None,
     digits: DigitsOption = None,
-    clip: Annotated[float | None, typer.Option(help="Differential privacy: cut messages to this norm.")] = None,
-    noise: Annotated[
-        float | None, typer.Option(help="Differential privacy: noise, in multiples of twice that norm.")
-    ] = None,
-    delta: Annotated[float, typer.Option(help="Differential privacy: δ.")] = 1e-6,
+    clip: ClipOption = None,
+    noise: NoiseOption = None,
+    delta: DeltaOption = 1e-6,
     patience: Annotated[float, typer.Option(help="Seconds without a coordinator before giving up.")] = 86400.0,
     log: LogOption = "text",
 ) -> None:
     """Take part in a study until it is done. The same command again goes on where it was."""
-    agreed = _study(study)
+    agreed = _study(study).check()
     _log(log)
     from twofold.engines.flower import join as run
     from twofold.federation.store import replace_file
@@ -375,7 +421,7 @@ def join(
     # Old or new, never half: with a full disk `twofold model` can still read them.
     replace_file(state / "study.toml", agreed.text.encode())
     replace_file(state / "node.json", json.dumps(about).encode())
-    node = _node(seat, state, key, tells=_tells(tell), digits=digits, privacy=(clip, noise, delta))
+    node = _node(seat, state, key, tells=_tells(agreed, tell), digits=digits, privacy=(clip, noise, delta))
     run(node, server, certificates=ca, patience=patience)
     show(f"The study is done. `twofold model --state {state} --out model` writes a model that predicts alone.")
 
@@ -389,18 +435,24 @@ def _node(
     **options: Any,
 ) -> Node:
     from twofold.federation import Identity, Node
-    from twofold.federation.dp import Noise
 
     identity = None
     if key is not None:
         identity = Identity.read(key if key.exists() else key.with_name(key.name + ".key"))
-    clip, noise, delta = privacy
-    hidden = None
-    if clip is not None or noise is not None:
-        if clip is None or noise is None or identity is None:
-            raise InputError("Differential privacy needs --clip, --noise and --key together.")
-        hidden = Noise(clip, noise, delta, lambda said: identity.secret("noise", said.encode()))
-    return Node(seat, state, identity=identity, noise=hidden, **options)
+    secret = None if identity is None else lambda said: identity.secret("noise", said.encode())
+    return Node(seat, state, identity=identity, noise=_noise(*privacy, secret), **options)
+
+
+def _noise(
+    clip: float | None, noise: float | None, delta: float, secret: Callable[[str], bytes] | None
+) -> Noise | None:
+    from twofold.federation.dp import Noise
+
+    if clip is None and noise is None:
+        return None
+    if clip is None or noise is None or secret is None:
+        raise InputError("Differential privacy needs --clip, --noise and --key together.")
+    return Noise(clip, noise, delta, secret)
 
 
 @friendly

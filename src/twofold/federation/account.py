@@ -92,9 +92,7 @@ class Account:
             "absent": absent,
         }
 
-    def result(
-        self, w: Pytree, log: list[Any], end: dict[str, Any], tells: dict[str, list[str]], seconds: float, notes: tuple[str, ...]
-    ) -> Result:  # fmt: skip
+    def result(self, w: Pytree, log: list[Any], end: dict[str, Any], seconds: float, notes: tuple[str, ...]) -> Result:
         """The same as from any engine; β stays where it is."""
         size = jnp.result_type(float).itemsize
         last = self.end_of(len(log))
@@ -105,8 +103,11 @@ class Account:
         down: Any = all_of_it if present.all() else np.full(self.study.M, all_of_it)
         of_w, of_beta = self.schedule.evaluated(0, last)
         losses, bounds = (_records(what, log, end) for what in ("loss", "bound"))
-        told = len(bounds) * self.told_of_gap
-        asked = [told + (len(losses) if "loss" in tells.get(n, ()) else 0) for n in self.study.names]
+        reports = [about for about in (*(line.about for line in log), end) if "asked" in about]
+        asked = [
+            sum(self.told_of_gap * (n in each["asked"]) + (n in each["losses"]) for each in reports)
+            for n in self.study.names
+        ]
         wire_up, wire_down = self._bytes(log, end)
         epsilon = float(np.max(self.contract["epsilon"]))
         ledger = Ledger(

@@ -139,6 +139,8 @@ class Coordinator:
         self.patience, self.watch, self.stop_after = patience or Patience(), watch, stop_after
         self.where: dict[str, int] = {}
         self._seen: dict[int, str] = {}
+        self._hellos: dict[str, tuple[int, str, float]] = {}  # ticket → the node, its mark, and when it was asked
+        self._turned: dict[str, str] = {}  # clients that are there and refuse to take part, and why
         self.told: dict[str, dict[str, Any]] = {}
         self.tells: dict[str, list[str]] = {}
         self.seconds: list[float] = []
@@ -147,6 +149,7 @@ class Coordinator:
         self.rounds = study.rounds  # fewer once the gap is small enough
         self._stop: dict[str, Any] | None = None
         self._end: dict[str, Any] | None = None
+        self.contract = ""
         self.folder.mkdir(parents=True, exist_ok=True)
 
     # --- words ----------------------------------------------------------------------------------------------------------
@@ -198,29 +201,49 @@ class Coordinator:
             raise Refused(name, f"answered {about.get('kind')!r}, asked was {kind!r}")
         return answer
 
-    def greet(self, everyone: bool = True) -> list[str]:
-        """Find out which node is which client, until all are there; gives those who are new or back."""
-        end, found = time.monotonic() + self.patience.limit, []
+    def greet(self) -> None:
+        """Find out which node is which client, until all are there.
+
+        Where a study goes on without those who are missing, and its contract is there, as many as a round takes will do.
+        """
+        began = time.monotonic()
+        enough = threshold(self.study.M) if self.study.missing == "skip" and self.contract else self.study.M
         while True:
-            nodes = self.grid.nodes()
-            fresh = [n for n, mark in nodes.items() if self._seen.get(n) != mark]
-            if fresh:
-                hello = self._content("hello", {})
-                asked = dict(zip(self.grid.push([Question(n, hello) for n in fresh]), fresh, strict=True))
-                until = time.monotonic() + min(self.patience.limit, self.patience.again)
-                while asked and time.monotonic() < until:
-                    for ticket, content in self.grid.pull(list(asked)):
-                        node = asked.pop(ticket)
-                        self._seen[node] = nodes[node]
-                        found += self._hello(node, content)
-                    time.sleep(self.patience.poll if asked else 0)
+            self._meet()
             gone = [n for n in self.study.names if n not in self.where]
-            if not gone or not everyone:
-                return found
-            if time.monotonic() > end:
+            waited = time.monotonic() - began
+            if not gone:
+                return
+            if self.study.M - len(gone) >= enough and waited > self.study.deadline:
+                self.note(f"begins without {', '.join(gone)}", absent=gone)
+                return
+            if all(n in self._turned for n in gone) and self.study.M - len(gone) < enough:
+                raise Stopped(f"Nobody is left to wait for: {'; '.join(self._turned[n] for n in gone)}.")
+            if waited > self.patience.limit:
                 raise Stopped(f"{', '.join(gone)} did not come within {self.patience.limit:g} s.")
-            self._tell(0, gone)
+            self._tell(len(self.log), gone)
             time.sleep(max(self.patience.poll, 0.05))
+
+    def _meet(self, wait: float = 0.2) -> list[str]:
+        """Say hello to every node that is new or back, and hear who has answered; who is slow is heard the next time."""
+        nodes, now = self.grid.nodes(), time.monotonic()
+        asked = {(node, mark) for node, mark, when in self._hellos.values() if now - when < self.patience.again}
+        fresh = [n for n, mark in nodes.items() if self._seen.get(n) != mark and (n, mark) not in asked]
+        hello = self._content("hello", {})
+        for node, ticket in zip(
+            fresh, self.grid.push([Question(n, hello) for n in fresh]) if fresh else [], strict=True
+        ):
+            self._hellos[ticket] = (node, nodes[node], now)
+        found: list[str] = []
+        while self._hellos:
+            for ticket, content in self.grid.pull(list(self._hellos)):
+                node, mark, _ = self._hellos.pop(ticket)
+                self._seen[node] = mark
+                found += self._hello(node, content)
+            if time.monotonic() - now > wait:
+                break
+            time.sleep(self.patience.poll if self._hellos else 0)
+        return found
 
     def _hello(self, node: int, content: bytes | Gone) -> list[str]:
         try:
@@ -234,7 +257,10 @@ class Coordinator:
                 raise Refused(name, f"does not compute in {self.study.dtype}, as the study says")
         except (Refused, KeyError) as error:
             self.note(f"node {node} does not join: {error}", node=node)
+            if isinstance(error, Refused) and error.who in self.study.names:
+                self._turned[error.who] = str(error)
             return []
+        self._turned.pop(name, None)
         if self.where.get(name) not in (None, node):
             self.note(f"{name} is now node {node}, was {self.where[name]}", client=name)
         self.where[name], self.told[name], self.tells[name] = node, dict(about["told"]), list(about["tells"])
@@ -253,6 +279,8 @@ class Coordinator:
             algorithm, note = self.study.complete(self.told)
             if note is not None:
                 self.note(note)
+            if not self.study.masks:
+                self.note("no masks: the coordinator reads every client's messages, as docs/federation.md says")
             document = {
                 "v": VERSION, "study": self.study.digest, "algorithm": fields_of(algorithm),
                 "rows": [self.study.rows_of(self.told[n]) for n in self.study.names],
@@ -278,7 +306,9 @@ class Coordinator:
         if (self.folder / "stop.json").exists():
             stop = json.loads((self.folder / "stop.json").read_text())
             self._stop, self.rounds = stop, stop["round"]
-        if self.log:
+        if (self.folder / "end.json").exists():
+            self._end = json.loads((self.folder / "end.json").read_text())
+        elif self.log:
             self.note(f"resumed after round {len(self.log)}")
 
     def _append(self, line: _Line) -> None:
@@ -367,9 +397,11 @@ class Coordinator:
         asked, patience = _Asked(names, self.patience.again), self.patience
 
         def push(some: list[str]) -> None:
+            asked.when |= dict.fromkeys(some, time.monotonic())
+            some = [name for name in some if name in self.where]  # who has not come yet is asked when it does
             questions = ask(some)
             for name, question, ticket in zip(some, questions, self.grid.push(questions), strict=True):
-                asked.tickets[ticket], asked.when[name] = name, time.monotonic()
+                asked.tickets[ticket] = name
                 # A long message takes its time, and so does its answer: to ask again would only double the load.
                 asked.patience[name] = max(asked.patience[name], len(question.content) / SLOW)
 
@@ -401,7 +433,7 @@ class Coordinator:
 
     def _remind(self, r: int, asked: _Asked, push: Callable[[list[str]], None], now: float) -> None:
         """Ask those again who have not answered for long."""
-        late = [n for n in asked.open if now - asked.when[n] > asked.patience[n]]
+        late = [n for n in asked.open if n in self.where and now - asked.when[n] > asked.patience[n]]
         if late:
             self.note(f"round {r}: no answer from {', '.join(late)} yet; asked again", round=r, late=late)
             asked.patience |= {n: 2 * asked.patience[n] for n in late}
@@ -449,8 +481,8 @@ class Coordinator:
             return
         asked.looked = now
         self._tell(r, asked.open)
-        if any(self._seen.get(n) != mark for n, mark in self.grid.nodes().items()):
-            back = [n for n in self.greet(everyone=False) if n in asked.open]
+        if self._hellos or any(self._seen.get(n) != mark for n, mark in self.grid.nodes().items()):
+            back = [n for n in self._meet() if n in asked.open]
             if back:
                 self.note(f"round {r}: {', '.join(back)} came back", round=r, back=back)
                 push(back)
@@ -532,11 +564,14 @@ class Coordinator:
         report = mean.pop("report", None)
         about: dict[str, Any] = {
             "v": VERSION, "round": r, "here": None if everybody else here, "up": self._up, "down": self._down,
-            "time": time.time(), "seconds": max((a.about.get("seconds", 0.0) for a in answers.values()), default=0.0),
+            "time": time.time(),
         }  # fmt: skip
         if report is not None:
             about |= self._reported(report, everybody)
+            about["asked"] = sorted(answers)  # whose report this is, and which of them told a loss
+            about["losses"] = [n for n in about["asked"] if "loss" in self.tells.get(n, ())]
         if r > self.rounds:
+            about["closed"] = sorted(answers)
             self._end = about if self._stop is None else _together(self._stop, about)
             store.replace_file(self.folder / "end.json", json.dumps(self._end).encode())
             return
@@ -580,24 +615,96 @@ class Coordinator:
 
     def _run(self) -> Result:
         began = time.perf_counter()
-        self.greet()
-        self.prepare()
+        going_on = (self.folder / "contract.json").exists()
+        if going_on:
+            self.prepare()  # what was agreed is known, and where the study has ended there is nobody to wait for
+        if self._end is None:
+            self.greet()
+        if not going_on:
+            self.prepare()
         while self._end is None:
             r = len(self.log) + 1
             if self.stop_after is not None and r > self.stop_after:
                 raise Stopped(f"stopped on purpose after round {self.stop_after}")
             self._tell(r, [])
             self._round(r)
-        self._tell(self.rounds + 2, [])
-        self.note("the study is done")
         w = self.account.w(self.log, self._sends, self.shape)
-        return self.account.result(w, self.log, self._end, self.tells, time.perf_counter() - began, tuple(self.events))
+        self.note("the study is done")
+        self._tell(self.rounds + 2, [])
+        return self.account.result(w, self.log, self._end, time.perf_counter() - began, tuple(self.events))
+
+    def part(self, seconds: float = 10.0) -> list[str]:
+        """Say goodbye: a node stays until it hears this, since its last answer may have been lost. Gives who has not heard it.
+
+        Call it once the result is where it belongs.
+        """
+        if not self.contract:
+            self.prepare()
+        assert self._end is not None
+        path, until, goodbyes = self.folder / "parted.json", time.monotonic() + seconds, _Goodbyes(self, self._end)
+        if path.exists():
+            goodbyes.parted |= set(json.loads(path.read_text()))
+        while goodbyes.left and time.monotonic() < until:
+            goodbyes.ask()
+            goodbyes.hear()
+            time.sleep(max(self.patience.poll, 0.01))
+        store.replace_file(path, json.dumps(sorted(goodbyes.parted)).encode())
+        return goodbyes.left
+
+
+class _Goodbyes:
+    """Who has heard goodbye; who was missing in the last exchange has that first."""
+
+    def __init__(self, server: Coordinator, end: dict[str, Any]) -> None:
+        self.server, self.closed = server, set(end["closed"])
+        self.parted: set[str] = set()
+        self.base = dict.fromkeys(server.study.names, server.rounds)
+        self.tickets: dict[str, str] = {}
+        self.asked: dict[str, float] = {}
+
+    @property
+    def left(self) -> list[str]:
+        return [name for name in self.server.study.names if name not in self.parted]
+
+    def ask(self) -> None:
+        server = self.server
+        for name in server._meet(0.05):
+            self.asked.pop(name, None)
+        now = time.monotonic()
+        due = [n for n in self.left if n in server.where and now - self.asked.get(n, -math.inf) > server.patience.again]
+        self.asked |= dict.fromkeys(due, now)
+        if due:
+            self.tickets |= dict(zip(server.grid.push([self._question(n) for n in due]), due, strict=True))
+
+    def _question(self, name: str) -> Question:
+        if name in self.closed:
+            return Question(self.server.where[name], self.server._content("bye", {}))
+        return Question(self.server.where[name], self.server._question(self.server.rounds + 1, self.base[name])[1])
+
+    def hear(self) -> None:
+        for ticket, content in self.server.grid.pull(list(self.tickets)):
+            name = self.tickets.pop(ticket)
+            try:
+                if not isinstance(content, Gone):
+                    self._take(name, content)
+            except (Refused, KeyError, TypeError, ValueError) as error:
+                self.server.note(f"after the last round: refused: {error}", client=name)
+
+    def _take(self, name: str, content: bytes) -> None:
+        about = self.server._opened(name, content, "bye" if name in self.closed else "round").about
+        if name in self.closed:
+            self.parted.add(name)
+            return
+        self.base[name] = min(int(about.get("behind", about.get("round", 0))), self.server.rounds)
+        if "behind" not in about and about["round"] > self.server.rounds:
+            self.closed.add(name)
+        self.asked.pop(name)
 
 
 def _together(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     """The end of a study that was near enough: what was told when it was measured, and the bytes of both exchanges."""
     bytes_of = {way: {n: first[way][n] + second[way][n] for n in first[way]} for way in ("up", "down")}
-    return first | bytes_of
+    return first | bytes_of | {"closed": second["closed"]}
 
 
 def _numbers(told: dict[str, Any]) -> int:

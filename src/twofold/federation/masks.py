@@ -14,6 +14,7 @@ message that arrives too late stays sealed.
 from __future__ import annotations
 
 import hashlib
+import logging
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from twofold.federation.keys import Identity, Public, stretch
 
 __all__ = ["Masks", "combined", "decode", "encode", "shares_of", "stream", "threshold"]
 
+log = logging.getLogger("twofold.node")
 PRIME = 2**255 - 19
 SEED = 31
 """Bytes of a seed that is shared out: below the prime."""
@@ -39,9 +41,9 @@ def encode(x: np.ndarray, weight: float, bits: int, clients: int, who: str = "a 
     scaled = np.asarray(x, np.float64) * weight * 2.0**bits
     most = 2.0**62 / clients
     if not np.all(np.abs(scaled) < most):  # also where something is not finite
-        worst = float(np.max(np.abs(np.asarray(x, np.float64)), initial=0.0))
-        raise InputError(
-            f"{who}: a message has a number of size {worst:.3g}, and {bits} bits after the point leave room for "
+        log.warning("%s: a number of size %.3g", who, float(np.max(np.abs(np.asarray(x, np.float64)), initial=0.0)))
+        raise InputError(  # this goes to the coordinator, so the number itself is not in it
+            f"{who}: a message has a number that is not finite or too large: {bits} bits after the point leave room for "
             f"{most / 2.0**bits / weight:.3g}: scale the features, or set [masks] bits lower."
         )
     return np.rint(scaled).astype(np.int64).view(np.uint64)
@@ -139,8 +141,7 @@ class Masks:
         """Σ_{j>m} PRG(s_mj) − Σ_{j<m} PRG(s_mj)."""
         total = np.zeros(size, np.uint64)
         for j in self._shared:
-            words = stream(self.pair_seed(j, said), size)
-            total = total + words if j > self.me else total - words
+            (np.add if j > self.me else np.subtract)(total, stream(self.pair_seed(j, said), size), out=total)
         return total
 
     def own(self, size: int, said: str) -> np.ndarray:

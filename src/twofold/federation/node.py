@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,10 +31,17 @@ from twofold.federation.study import KEPT, Study, made
 from twofold.federation.wire import VERSION, Note, Refused
 from twofold.tree import Pytree
 
-__all__ = ["TELLS", "Node", "started"]
+__all__ = ["TELLS", "Node", "check_tells", "started", "usual_tells"]
 
 TELLS = ("constants", "rows", "loss", "gap")
 """What a node may be willing to tell besides messages; its part of the gap only where the study has a tolerance."""
+
+
+def usual_tells(study: Study) -> tuple[str, ...]:
+    """What a node tells that was not told what to tell: what a study cannot do without, and no loss."""
+    return ("constants", "rows") + (("gap",) if study.tolerance is not None else ())
+
+
 SERVER = "the coordinator"
 log = logging.getLogger("twofold.node")
 
@@ -58,8 +64,9 @@ class _State:
     ended: tuple[Pytree, Pytree] | None = (
         None  # both states where its part of the gap was measured: the study may end there
     )
+    parted: bool = False  # the coordinator has all that it needs, and has said so
 
-    PLAIN = ("round", "t", "said", "last", "opened", "asked")
+    PLAIN = ("round", "t", "said", "last", "parted", "opened", "asked")
     ARRAYS = ("sent", "raw", "kept")
 
 
@@ -68,7 +75,7 @@ def _why(error: Exception) -> str:
     return f"its disk says: {getattr(error, 'strerror', None) or type(error).__name__}"
 
 
-def _check_tells(study: Study, tells: tuple[str, ...], noise: Noise | None) -> None:
+def check_tells(study: Study, tells: tuple[str, ...], noise: Noise | None) -> None:
     """Refuse what cannot be told, and what must be."""
     for unknown in set(tells) - set(TELLS):
         raise InputError(f"A node tells {', '.join(TELLS)}, not {unknown!r}.")
@@ -93,20 +100,24 @@ def started(problem: Any) -> tuple[Pytree, Pytree]:
 
 
 class Node:
-    """What one hospital runs. `tells` is what it is willing to say besides messages, with so many `digits`."""
+    """What one hospital runs. `tells` is what it is willing to say besides messages, with so many `digits`.
+
+    Constants and the number of rows if nothing is said, and its part of the gap where the study ends at one; "loss" is asked for.
+    """
 
     def __init__(
         self,
         seat: Seat,
         folder: str | Path,
         *,
-        tells: tuple[str, ...] = TELLS,
+        tells: tuple[str, ...] | None = None,
         digits: int | None = None,
         identity: Identity | None = None,
         noise: Noise | None = None,
     ) -> None:
         self.seat, self.study, self.name, self.folder = seat, seat.study, seat.name, Path(folder)
-        _check_tells(self.study, tells, noise)
+        tells = usual_tells(self.study) if tells is None else tells
+        check_tells(self.study, tells, noise)
         self.tells, self.digits, self.noise = tells, digits, noise
         self.identity = self._known(identity)
         self.weight = float(seat.problem.clients.weights[seat.position])
@@ -152,7 +163,7 @@ class Node:
             raise Refused(SERVER, f"speaks version {about.get('v')!r} of the protocol, this node {VERSION}")
         if about.get("study") != self.study.digest:
             raise Refused(SERVER, "has another study file than this node")
-        kinds = {"hello": self._hello, "round": self._round, "open": self._open}
+        kinds = {"hello": self._hello, "round": self._round, "open": self._open, "bye": self._bye}
         if about.get("kind") not in kinds:
             raise Refused(SERVER, f"asks {about.get('kind')!r}, which this node does not know")
         head, sent = kinds[about["kind"]](about, arrays)
@@ -170,7 +181,6 @@ class Node:
         }, {}
 
     def _round(self, about: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
-        began = time.perf_counter()
         self._agree(about["contract"])
         r, state = int(about["round"]), self._load()
         if r < state.round:
@@ -186,7 +196,16 @@ class Node:
         elif about["last"] and not state.last:
             state = self._ended(state, about)
             self._keep(state)
-        return {"kind": "round", "round": r, "t": state.t, "seconds": time.perf_counter() - began}, state.sent
+        return {"kind": "round", "round": r, "t": state.t}, state.sent
+
+    def _bye(self, about: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        """The coordinator has this node's last answer, and its result is where it belongs."""
+        self._recall()
+        if self._state is None or not self._state.last:
+            raise Refused(SERVER, "says goodbye before the end of the study")
+        if not self._state.parted:
+            self._keep(_State(**{**vars(self._state), "parted": True}))
+        return {"kind": "bye"}, {}
 
     def _ended(self, state: _State, about: dict[str, Any]) -> _State:
         """The state where the gap was found small enough; the message that was made after it is of no use any more."""
@@ -240,7 +259,17 @@ class Node:
                 raise InputError(
                     f"client {self.name!r}: {name} of its message is not finite in iteration {t}: smaller steps?"
                 )
-        return found if self.noise is None else self.noise.applied(found, wire.fingerprint(said, t))
+        if self.noise is not None:
+            found = self.noise.applied(found, wire.fingerprint(said, t))
+        most = self.study.most
+        for name, array in found.items():
+            if most is not None and float(np.linalg.norm(array)) > most:  # behind masks nobody else can look
+                log.warning("%s has the norm %.6g", name, float(np.linalg.norm(array)))
+                raise InputError(
+                    f"client {self.name!r}: {name} of its message in iteration {t} is longer than [round] norm = {most:g}: scale "
+                    "the features, take smaller steps, or agree on a larger norm."
+                )
+        return found
 
     def _report(self, finished: tuple[Pytree, Pytree]) -> Arrays:
         """The loss and how much it counts: nothing where this node does not tell it; and its part of the gap."""
@@ -367,7 +396,7 @@ class Node:
         if any(name.startswith("ended/") for name in arrays):
             states["ended"] = block("ended", (self._first.shared, self._first.private))
         log.info("round %d read from %s", about["round"], path)
-        return _State(**{name: about[name] for name in _State.PLAIN}, **groups, **states)
+        return _State(**{name: about[name] for name in _State.PLAIN if name in about}, **groups, **states)
 
     def _keep(self, state: _State) -> None:
         """On the disk first, then in memory: a full disk changes nothing."""
@@ -380,8 +409,33 @@ class Node:
 
     @property
     def is_done(self) -> bool:
-        """Whether this node has answered the last question of the study."""
-        return self._state is not None and self._state.last
+        """Whether this node has answered the last question of the study: its model is whole."""
+        return self._remembers("last")
+
+    @property
+    def has_parted(self) -> bool:
+        """Whether the coordinator has said goodbye: nobody will ask again."""
+        return self._remembers("parted")
+
+    def _remembers(self, what: str) -> bool:
+        """One word of the state, also where it is only on the disk."""
+        if self._state is not None:
+            return bool(getattr(self._state, what))
+        contract, path = self.folder / "contract.json", self.folder / "state.safetensors"
+        if not (contract.exists() and path.exists()):
+            return False
+        try:
+            same = json.loads(contract.read_text())["study"] == self.study.digest
+            return same and bool(store.read(path)[1].get(what, False))
+        except (InputError, ValueError, KeyError):
+            return False  # damaged: said when the coordinator asks
+
+    def _recall(self) -> None:
+        """The state on the disk, if there is one."""
+        path = self.folder / "contract.json"
+        if self._contract is None and path.exists():
+            self._agree(path.read_text())
+            self._load()
 
     # --- the model ------------------------------------------------------------------------------------------------------
 
@@ -391,7 +445,7 @@ class Node:
         if self._contract is None:
             if not path.exists():
                 raise InputError(f"{self.folder} holds no state yet: has the node joined?")
-            self._agree(path.read_text())
+            self._recall()
         state, problem = self._load(), self.seat.problem
         w = self.algorithm.model(state.shared)
         mine = self.algorithm.personal(state.private)

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import jax
 import numpy as np
 
 from twofold import algorithms, losses, objectives, tree
@@ -22,10 +23,12 @@ from twofold.clients import Clients
 from twofold.curvature.certificate import Certificate
 from twofold.errors import InputError, KindError, choose_from
 from twofold.federation import gap
+from twofold.federation.document import checked
 from twofold.federation.keys import Public
 from twofold.federation.wire import digest
 from twofold.losses import Linear
 from twofold.objectives.base import Objective
+from twofold.objectives.flix import Flix
 from twofold.problem import Problem
 from twofold.theory.constants import LossConstants
 
@@ -36,18 +39,8 @@ PRESENT = ("lsgd", "fedprox", "pfedme", "scd", "ascd")
 """Methods for which the mean of those present does for the mean of all."""
 KEPT = ("acd", "svrcd", "asvrcd", "hybrid", "l2sgd_plus")
 """Methods for which an absent client's last message has to stand in for its next one."""
-
-_KEYS: dict[str, tuple[str, ...]] = {
-    "": ("version", "name", "seed", "dtype", "feature", "features", "target", "loss", "objective", "algorithm", "stop", "round",
-         "masks", "tell", "client"),
-    "feature": ("name", "kind", "levels", "center", "scale"),
-    "target": ("name", "classes"),
-    "stop": ("rounds", "tolerance"),
-    "round": ("missing", "deadline", "record", "norm"),
-    "masks": ("on", "bits"),
-    "tell": ("constants", "norm", "rows", "salt"),
-    "client": ("name", "weight", "key"),
-}  # fmt: skip
+METHODS: dict[str, type[Algorithm]] = algorithms.REGISTRY | algorithms.TRAINING
+"""Every method that a file can name."""
 
 
 class StudyProblem(Problem):
@@ -74,26 +67,19 @@ class Study:
     """
 
     def __init__(self, document: Mapping[str, Any]) -> None:
-        self.document = dict(document)
-        self._check_keys()
+        self.document = dict(checked(document))
         get = self._get
         self.name: str = str(get("name", default="study"))
         self.names: tuple[str, ...] = tuple(str(entry["name"]) for entry in self.document["client"])
-        if len(set(self.names)) < len(self.names):
-            raise InputError(f"Two clients of the study have the same name: {', '.join(self.names)}.")
         self.M = len(self.names)
         self.seed = int(get("seed", default=0))
         self.dtype: str = get("dtype", default="float64")
-        if self.dtype not in ("float64", "float32"):
-            raise InputError(f"dtype is float64 or float32, got {self.dtype!r}.")
         self.rounds = int(get("stop", "rounds", default=0))
         if self.rounds < 1:
             raise InputError("The study needs [stop] rounds = N, a whole number ≥ 1.")
         tolerance = get("stop", "tolerance", default=None)
         self.tolerance = None if tolerance is None else float(tolerance)
         self.missing: Missing = get("round", "missing", default="wait")
-        if self.missing not in ("wait", "skip"):
-            raise InputError(f"round.missing is 'wait' or 'skip', got {self.missing!r}.")
         self.deadline = float(get("round", "deadline", default=60.0))
         self.record = int(get("round", "record", default=0))
         most = get("round", "norm", default=None)
@@ -114,24 +100,6 @@ class Study:
             found = found.get(name, None) if isinstance(found, Mapping) else None
         return default if found is None else found
 
-    def _check_keys(self) -> None:
-        for section, allowed in _KEYS.items():
-            entries = self.document if not section else self.document.get(section, [])
-            for entry in entries if isinstance(entries, list) else [entries]:
-                for key in entry:
-                    if key not in allowed:
-                        where = f"[{section}]" if section else "A study"
-                        raise InputError(choose_from(f"{where} has no key {key!r}", key, allowed))
-        if ("features" in self.document) == bool(self.document.get("feature")):
-            raise InputError(
-                "The study needs [[feature]] for every column, or features = N where columns have no names."
-            )
-        for section in ("loss", "objective", "algorithm", "client"):
-            if not self.document.get(section):
-                raise InputError(f"The study has no [{section}]: see docs/federation.md for a whole one.")
-        if self.document.get("version", 1) != 1:
-            raise InputError(f"The study has version {self.document['version']!r}; this twofold reads version 1.")
-
     def _check_rounds(self) -> None:
         name = self.document["algorithm"]["name"]
         if self.missing == "skip" and name not in (*PRESENT, *KEPT):
@@ -143,6 +111,12 @@ class Study:
         if (self.masks or self.salted) and len(self.keys) < self.M:
             nobody = next(n for n in self.names if n not in self.keys)
             raise InputError(f"Masks and salts need every client's key, and {nobody!r} has none: run `twofold key`.")
+        if self.M >= 3 and 0 < len(self.keys) < self.M and self._get("masks", "on", default=None) is None:
+            nobody = next(n for n in self.names if n not in self.keys)
+            raise InputError(
+                f"{nobody!r} has no key, so that there could be no masks: run `twofold key {nobody}`, or say [masks] on = false and "
+                "every message passes in the open."
+            )
         if not 8 <= self.bits <= 52:
             raise InputError(f"masks.bits is a number of fractional bits from 8 to 52, got {self.bits}.")
 
@@ -158,9 +132,27 @@ class Study:
     def read(cls, path: str | Path) -> Study:
         """The study in a TOML file."""
         try:
-            return cls(tomllib.loads(Path(path).read_text()))
+            return cls(tomllib.loads(Path(path).read_bytes().decode()))
         except tomllib.TOMLDecodeError as error:
             raise InputError(f"{path} is no TOML file: {error}.") from None
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path} is no UTF-8 text (byte {error.start}): save it as UTF-8.") from None
+
+    def check(self) -> Study:
+        """The same study, if everything in it can be made: what would go wrong at a node goes wrong here, before anybody listens."""
+        algorithm, problem = self.open_algorithm, self.stand_in
+        if algorithm.needs not in (None, problem.objective.name):
+            raise InputError(
+                f"{algorithm.name} solves the {algorithm.needs} objective only, not {problem.objective.name}."
+            )
+        if not problem.has_shared:
+            raise InputError(f"{problem.objective.name} shares nothing: there is nothing to federate.")
+        if algorithm.name in algorithms.TRAINING and not algorithm.is_complete():
+            raise InputError(
+                f"Theory has no learning rate for {algorithm.name}: say lr = 0.1, or another, in [algorithm]."
+            )
+        _ = self.proof
+        return self
 
     @property
     def text(self) -> str:
@@ -205,7 +197,9 @@ class Study:
     @cached_property
     def open_algorithm(self) -> Algorithm:
         """The method as far as the file sets it."""
-        return _build("algorithm", algorithms.REGISTRY, self.document["algorithm"])
+        options = self.document["algorithm"]
+        _build("algorithm", METHODS, _with_none(METHODS.get(str(options["name"])), options))
+        return made(options)
 
     def problem(self, rows: Mapping[int, tuple[np.ndarray, np.ndarray]] | None = None) -> StudyProblem:
         """The problem with the given clients' rows, by position, and one row of zeros for everybody else."""
@@ -313,11 +307,17 @@ class Study:
         cls, problem: Problem, algorithm: Algorithm, *, rounds: int, seed: int = 0, tolerance: float | None = None, **sections: Any
     ) -> Study:  # fmt: skip
         """The study that a problem and a method amount to; `sections` are further ones, such as masks={"on": False}."""
-        import jax
-
         loss, objective, clients = getattr(problem.objective, "loss", None), problem.objective, problem.clients
         if not isinstance(loss, Linear) or objective.name == "custom":
-            raise KindError("A federation needs a loss that a file can name: logistic, softmax or squared.")
+            raise KindError(
+                f"A federation needs a loss that a file can name (logistic, softmax or squared), and {_kind_of(loss, objective)} "
+                "cannot travel in one: no code passes between sites. Train it here with any other engine."
+            )
+        if isinstance(objective, Flix) and not _found_alone(objective, clients):
+            raise InputError(
+                "flix with alone= holds every client's own model, which cannot travel in a file: leave it out, and every client "
+                "finds its own."
+            )
         if problem.metric is not None:
             raise InputError(f"precondition={problem.precondition!r} needs everyone's data in one place: leave it out.")
         if clients.row_weights is not None:
@@ -341,6 +341,20 @@ class Study:
             **sections,
         }  # fmt: skip
         return cls(document)
+
+
+def _found_alone(objective: Flix, clients: Clients) -> bool:
+    """Whether everyone's w* is what everyone finds from its own rows."""
+    fresh: Any = Problem(dataclasses.replace(objective, alone=None), clients).objective
+    return all(
+        np.allclose(a, b, rtol=0, atol=1e-6)
+        for a, b in zip(jax.tree.leaves(objective.alone), jax.tree.leaves(fresh.alone), strict=True)
+    )
+
+
+def _kind_of(loss: Any, objective: Objective) -> str:
+    """What it is that no file can name."""
+    return "an objective of your own" if objective.name == "custom" else f"a {type(loss).__name__.lower()}"
 
 
 class _Told:
@@ -375,7 +389,8 @@ def _plain(thing: Any, but: tuple[str, ...] = ()) -> dict[str, Any]:
         value = getattr(thing, field.name)
         if value is None or field.name in but:
             continue
-        if callable(value) or isinstance(value, slice):
+        inside = value if isinstance(value, tuple) else (value,)
+        if any(callable(each) or isinstance(each, slice) for each in inside):
             raise InputError(f"{thing.name}: {field.name} is no plain number or name, and cannot travel in a file.")
         array = None if isinstance(value, str | bool | int | float | tuple | list) else np.asarray(value)
         found[field.name] = value if array is None else array.tolist()
@@ -399,14 +414,20 @@ def fields_of(algorithm: Algorithm) -> dict[str, Any]:
     return found | special | ({"reference": "two"} if isinstance(algorithm, ASVRCDTwo) else {})
 
 
+def _with_none(kind: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """TOML has no None: the word "none" stands for it, but where it is a choice of the method's own."""
+    own = {f.name for f in dataclasses.fields(kind) if f.default == "none"} if kind is not None else set()
+    return {key: None if value == "none" and key not in own else value for key, value in options.items()}
+
+
 def made(document: Mapping[str, Any]) -> Algorithm:
     """The algorithm that `fields_of` described.
 
     >>> made({"name": "scd", "eta": 0.1, "p_w": 0.5, "batch": "none"})
     SCD(eta=0.1, p_w=0.5, batch=None)
     """
-    options = {key: None if value == "none" else value for key, value in document.items() if key != "name"}
-    kind: Any = algorithms.REGISTRY[document["name"]]
+    kind: Any = METHODS[document["name"]]
+    options = {key: value for key, value in _with_none(kind, document).items() if key != "name"}
     if options.get("reference") == "two":
         kind = ASVRCDTwo
         options.pop("reference")

@@ -18,7 +18,7 @@ def total(vectors: list[np.ndarray], due: dict[str, Any]) -> Arrays:
     """The sum modulo 2^64, cut into the parts that are due."""
     added = np.zeros_like(vectors[0])
     for vector in vectors:
-        added = added + vector
+        np.add(added, vector, out=added)
     found, place = {}, 0
     for name, leaf in due.items():
         size = int(np.prod(leaf.shape))

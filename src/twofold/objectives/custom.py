@@ -52,9 +52,11 @@ class Custom(Objective):
 
     def bind(self, clients: Clients) -> Custom:
         """Refuse a function that looks at other rows of its batch."""
-        check_by_row(
-            "objectives.custom", self.f, lambda point, batch: self._call(*point, batch), self.init(clients), clients
-        )
+
+        def at(point: Pytree, batch: Batch) -> jax.Array:
+            return self._call(point[0], point[1], batch)
+
+        check_by_row("objectives.custom", self.f, at, self.init(clients), clients)
         return self
 
     def value(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> jax.Array:

@@ -22,13 +22,21 @@ def rehearsed(problem: Problem, algorithm: str | Algorithm, options: Options, se
     asked = {
         "iterations": budget.iterations, "seconds": budget.seconds, "target": budget.target,
         "start": options.start, "participation": options.participation, "checkpoint": options.checkpoint,
-        "chunk": options.chunk, "state": options.state, "callbacks": options.callbacks or None,
+        "chunk": options.chunk, "state": options.state, "callbacks": options.callbacks or None, "test": options.test,
+        "validation": options.validation, "patience": options.patience, "checkpoint_every": options.checkpoint_every,
     }  # fmt: skip
     for name, value in asked.items():
         if value is not None:
+            why = "nobody has everyone's data" if name in ("test", "validation", "patience") else "from the usual start"
             raise InputError(
-                f"engine='flower' does not know {name}=: a federation ends after rounds= or at tol=, from the usual start."
+                f"engine='flower' does not know {name}=: a federation ends after rounds= or at tol=, {why}."
             )
+    record = (options.record,) if isinstance(options.record, str) else tuple(options.record)
+    if set(record) - {"loss"}:
+        unknown = next(name for name in record if name != "loss")
+        raise InputError(
+            f"engine='flower' does not know record={unknown!r}: a node tells its loss and nothing else; say record='loss', or ()."
+        )
     if algorithm == "auto":
         # A federation knows no metric: nobody has everyone's data.
         relative = USUAL if budget.tol is None else accuracy(problem, budget.tol)
@@ -37,4 +45,5 @@ def rehearsed(problem: Problem, algorithm: str | Algorithm, options: Options, se
     from twofold.engines.flower import rehearse
 
     rounds = None if budget.relative else budget.rounds
-    return rehearse(problem, method, rounds=rounds, seed=seed, every=budget.every, tolerance=budget.tol)
+    every = budget.every if record or budget.tol is not None else 0
+    return rehearse(problem, method, rounds=rounds, seed=seed, every=every, tolerance=budget.tol, losses=bool(record))

@@ -63,9 +63,8 @@ def _node(config: Any) -> Node:
         name = str(config["as"])
         identity = Identity.read(str(config["key"])) if "key" in config else None
         seat = Seat(study, name, *read_rows(study, str(config["data"]), name))
-        _nodes[where] = Node(
-            seat, where, identity=identity, tells=tuple(str(config.get("tell", "constants,rows")).split(","))
-        )
+        tells = tuple(str(config["tell"]).split(",")) if "tell" in config else None
+        _nodes[where] = Node(seat, where, identity=identity, tells=tells)
     return _nodes[where]
 
 

@@ -32,6 +32,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from twofold.engines.flower import bodies
 from twofold.engines.flower.serve import is_loopback
 from twofold.errors import InputError, TwofoldError
+from twofold.federation.coordinator import Stopped
 from twofold.federation.keys import Identity
 from twofold.federation.node import Node
 
@@ -129,27 +130,28 @@ def join(
     patience: float = 600.0,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Answer the coordinator at `server` (HOST:PORT) until the study is done.
+    """Answer the coordinator at `server` (HOST:PORT) until it says goodbye; where it has done so already, there is nothing to do.
 
     A connection that breaks is made again. Without a coordinator for `patience` seconds, it gives up.
     """
+    if node.has_parted:
+        log.info("the study is done, and the coordinator has said goodbye")
+        return
     host = server.rsplit(":", 1)[0]
     if not is_loopback(host) and (certificates is None or node.identity is None):
         raise InputError(f"{host} is another machine: join with --ca and --key.")
     roots = None if certificates is None else Path(certificates).read_bytes()
     since, wait, turned_away = time.monotonic(), 0.1, 0.0
-    done = False
     while not stop():
         line = _Line(server, roots, node.identity)
         try:
             line.enter()
             log.info("joined %s as %s", server, node.name)
             for _ in _answers(line, node, stop):
-                done = node.is_done
                 since, wait, turned_away = time.monotonic(), 0.1, 0.0
             return
         except (httpx.HTTPError, RuntimeError, OSError) as error:
-            if done:
+            if node.has_parted:
                 return  # the coordinator has what it wants, and is gone
             now = time.monotonic()
             if _is_refusal(error):
@@ -157,7 +159,8 @@ def join(
                 if now - turned_away > PERSISTENCE:
                     raise NotLetIn(_why(error)) from error
             if now - since > patience:
-                raise TwofoldError(f"No coordinator at {server} for {patience:g} s: {_why(error)}") from error
+                _give_up(node, f"No coordinator at {server} for {patience:g} s: {_why(error)}.", error)
+                return
             log.warning("the connection to %s failed (%s); again in %.1f s", server, _why(error), wait)
             time.sleep(wait)
             wait = min(2 * wait, 2.0)
@@ -165,15 +168,22 @@ def join(
             line.leave()
 
 
+def _give_up(node: Node, why: str, error: Exception) -> None:
+    """A node whose model is whole may leave; any other has stopped for now."""
+    if not node.is_done:
+        raise Stopped(why) from error
+    log.warning("%s This node's model is whole, so it leaves.", why)
+
+
 def _answers(line: _Line, node: Node, stop: Callable[[], bool]) -> Iterator[None]:
-    """Answer whatever is asked, until the study is done and nothing more is; comes by after each word of the coordinator's."""
+    """Answer whatever is asked, until the coordinator says goodbye; comes by after each word of the coordinator's."""
     while not stop():
         got = line.question()
         if got is not None:
             head, content = got
             line.answer(head, node.handle(content))
-        elif node.is_done:
-            return
+            if node.has_parted:
+                return
         yield
 
 

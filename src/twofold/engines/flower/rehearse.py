@@ -55,7 +55,7 @@ class Rehearsal:
             assert name == self.names[i]
         lines = {name: key.public.line for name, key in keys.items()}
         self.study = Study.of(problem, algorithm, rounds=rounds, seed=seed, tolerance=tolerance, keys=lines, **sections)
-        self.study.write(self.folder / "study.toml")
+        self.study.check().write(self.folder / "study.toml")
         make_certificates(self.folder / "certs", ["127.0.0.1", "localhost"])
 
     def command(self, i: int, port: int, *more: str) -> list[str]:
@@ -64,7 +64,7 @@ class Rehearsal:
             sys.executable, "-m", "twofold.cli", "join", str(self.folder / "study.toml"), "--as", self.names[i],
             "--data", str(self.folder / f"{i}.npz"), "--key", str(self.folder / f"{i}.key"),
             "--ca", str(self.folder / "certs" / "ca.crt"), "--server", f"127.0.0.1:{port}", "--state", str(self.folder / f"state-{i}"),
-            *more,
+            "--tell", "constants,rows,loss,gap", *more,
         ]  # fmt: skip
 
     def start(self, i: int, port: int, *more: str) -> subprocess.Popen[bytes]:
@@ -99,6 +99,7 @@ def rehearse(
     every: int = 1,
     tolerance: float | None = None,
     patience: Patience | None = None,
+    losses: bool = True,
 ) -> Result:
     """Solve a problem as a federation of one process per client on this machine.
 
@@ -121,7 +122,10 @@ def rehearse(
         running: list[subprocess.Popen[bytes]] = []
 
         def ready(port: int) -> None:
-            running.extend(stage.start(i, port) for i in range(len(stage.names)))
+            running.extend(
+                stage.start(i, port, *(() if losses else ("--tell", "constants,rows,gap")))
+                for i in range(len(stage.names))
+            )
 
         try:
             result = stage.serve(ready, patience=patience)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import json
 import logging
 import threading
 import time
@@ -311,19 +312,46 @@ def serve(
     patience: Patience | None = None,
     watch: Callable[[dict[str, Any]], None] | None = None,
     ready: Callable[[int], None] | None = None,
-    linger: float = 1.0,
+    linger: float = 10.0,
 ) -> Result:
     """Be the coordinator of a study until it is done; the same call with the same folder goes on where it was.
 
-    `ready` is told the port. The result is also saved into the folder.
+    `ready` is told the port. The result is also saved into the folder. Then every node is told goodbye, as far as it comes for it
+    within `linger` seconds; the same call says it to those who come later.
     """
+    study.check()
+    result, out = None, Path(out)
+    if (out / "end.json").exists():  # killed before its last words: the log is all that it takes
+        result = Coordinator(study, _Nobody(), out, watch=watch).run()
+        result.save(out / "result")
+        if (out / "parted.json").exists() and len(json.loads((out / "parted.json").read_text())) == study.M:
+            return result  # everybody has heard goodbye
     grid = FlowerGrid(host, port, None if certificates is None else Path(certificates), study.keys)
     try:
         if ready is not None:
             ready(grid.port)
-        result = Coordinator(study, grid, out, patience=patience, watch=watch).run()
-        result.save(Path(out) / "result")
-        time.sleep(linger)  # so that nodes hear that their last answers have arrived
+        server = Coordinator(study, grid, out, patience=patience, watch=watch)
+        if result is None:
+            result = server.run()
+            result.save(out / "result")
+        if left := server.part(linger):
+            log.warning("no goodbye to %s yet: the same command says it again", ", ".join(left))
         return result
     finally:
         grid.close()
+
+
+class _Nobody:
+    """A grid without nodes."""
+
+    def nodes(self) -> dict[int, str]:
+        """See `Grid.nodes`."""
+        return {}
+
+    def push(self, questions: list[Question]) -> list[str]:
+        """See `Grid.push`."""
+        return []
+
+    def pull(self, tickets: list[str]) -> list[tuple[str, bytes | Gone]]:
+        """See `Grid.pull`."""
+        return []
