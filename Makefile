@@ -2,7 +2,7 @@
 #
 #   make demo     install twofold and show what it does
 #   make test     run every test                  make test ARGS="-k ledger -x"
-#   make mutants  put forty mistakes into copies of the package; all must be noticed
+#   make mutants  put mistakes into copies of the package; all must be noticed
 #   make lint     ruff, pyright, import contracts
 #   make docs     the site, in site/; warnings are errors    then: python3 -m http.server --directory site
 #   make format   let ruff mend what it can

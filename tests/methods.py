@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,7 @@ from twofold.algorithms import (
     Scafflix,
     Scaffnew,
 )  # fmt: skip
-from twofold.solver.steps import facts_of
+from twofold.solver.steps import complete, facts_of
 from twofold.theory import rates, stepsizes, stepsizes_newer
 
 BATCH = 16
@@ -69,14 +70,22 @@ def _acd(f: Facts, eps: float) -> float:
     return rates.predict("acd", f.c, eps, initial=rates.initial_error("acd", f.c, f.gap, f.distance2)).iterations
 
 
+def _chosen(f: Facts, method: Algorithm) -> dict[str, Any]:
+    """What theory chooses for the run: the coins, and the batch."""
+    completed = complete(f.problem, method)[0]
+    return {name: getattr(completed, name) for name in ("p_w", "rho", "batch") if hasattr(completed, name)}
+
+
 def _asvrcd(f: Facts, eps: float) -> float:
-    start = rates.initial_error("asvrcd", f.c, f.gap, f.distance2, n=f.rows)
-    return rates.predict("asvrcd", f.c, eps, n=f.rows, initial=start).iterations
+    design = _chosen(f, ASVRCD())
+    start = rates.initial_error("asvrcd", f.c, f.gap, f.distance2, n=f.rows, **design)
+    return rates.predict("asvrcd", f.c, eps, n=f.rows, initial=start, **design).iterations
 
 
 def _svrcd(f: Facts, eps: float) -> float:
-    start = rates.initial_error("svrcd", f.c, f.gap, f.distance2, n=f.rows)
-    return rates.predict("svrcd", f.c, f.distance_for(eps), n=f.rows, initial=start).iterations
+    design = _chosen(f, SVRCD())
+    start = rates.initial_error("svrcd", f.c, f.gap, f.distance2, n=f.rows, **design)
+    return rates.predict("svrcd", f.c, f.distance_for(eps), n=f.rows, initial=start, **design).iterations
 
 
 def _l2sgd_plus(f: Facts, eps: float) -> float:
@@ -91,18 +100,19 @@ def _l2sgd_plus(f: Facts, eps: float) -> float:
 
 
 def _scd_full(f: Facts, eps: float) -> float:
-    return rates.predict("scd", f.c, f.distance_for(eps), initial=f.distance2).iterations
+    design = _chosen(f, SCD(batch=None))
+    return rates.predict("scd", f.c, f.distance_for(eps), n=f.rows, initial=f.distance2, **design).iterations
 
 
 def _ascd_full(f: Facts, eps: float) -> float:
-    return math.log(f.distance2 / f.distance_for(eps)) / -math.log1p(-_ascd_steps(f)[0] * f.c.mu)
+    return math.log(f.distance2 / f.distance_for(eps)) / -math.log1p(-_ascd_steps(f, None)[0] * f.c.mu)
 
 
-def _ascd_steps(f: Facts) -> tuple[float, float]:
+def _ascd_steps(f: Facts, batch: int | None) -> tuple[float, float, float]:
     # There is no theorem for ASCD. It is held to SCD's: to its contraction with the shorter, and to its noise with the
     # longer of ASCD's two steps η and γ. Momentum may take nothing away from what a plain method is promised.
-    hyper = stepsizes.ascd(f.c, f.rows)
-    return min(hyper["eta"], hyper["gamma"]), max(hyper["eta"], hyper["gamma"])
+    method: Any = complete(f.problem, ASCD(batch=batch))[0]
+    return min(method.eta, method.gamma), max(method.eta, method.gamma), method.p_w
 
 
 def _gradient_descent(f: Facts, eps: float) -> float:
@@ -184,16 +194,16 @@ def _estimator(f: Facts, p_w: float) -> float:
 
 
 def _scd(f: Facts, transient: float) -> tuple[float, float]:
-    hyper = stepsizes.scd(f.c)
+    method: Any = complete(f.problem, SCD(batch=BATCH))[0]
     left = transient * f.distance2
-    k = math.log(1 / transient) / -math.log1p(-hyper["eta"] * f.c.mu)
-    return k, left + stepsizes.scd_neighbourhood(hyper["eta"], f.c.mu, _estimator(f, hyper["p_w"]))
+    k = math.log(1 / transient) / -math.log1p(-method.eta * f.c.mu)
+    return k, left + stepsizes.scd_neighbourhood(method.eta, f.c.mu, _estimator(f, method.p_w))
 
 
 def _ascd(f: Facts, transient: float) -> tuple[float, float]:
-    shorter, longer = _ascd_steps(f)
+    shorter, longer, p_w = _ascd_steps(f, BATCH)
     k = math.log(1 / transient) / -math.log1p(-shorter * f.c.mu)
-    noise = stepsizes.scd_neighbourhood(longer, f.c.mu, _estimator(f, stepsizes.w_probability(f.c)))
+    noise = stepsizes.scd_neighbourhood(longer, f.c.mu, _estimator(f, p_w))
     return k, transient * f.distance2 + noise
 
 

@@ -60,7 +60,12 @@ def same(left, right):
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_a_run_comes_back_bit_for_bit(name, tmp_path):
-    run = tw.solve(tw.Problem(OBJECTIVES[name], plain.clients()), "scd", rounds=5, record=("loss", "gradient_norm"))
+    run = tw.solve(
+        tw.Problem(OBJECTIVES[name], plain.clients()),
+        tw.algorithms.SCD(batch=1),
+        rounds=5,
+        record=("loss", "gradient_norm"),
+    )
     folder = run.save(tmp_path / "deep" / "folder")
     assert sorted(path.name for path in folder.iterdir()) == ["model.json", "model.safetensors", "result.json"]
     back = Result.load(folder)

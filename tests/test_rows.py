@@ -22,7 +22,7 @@ from twofold.engines.sides import CountingOracle
 from twofold.evaluate import compare, evaluate, predict
 from twofold.oracle import Sample
 from twofold.problem import Problem
-from twofold.solver import complete, stages
+from twofold.solver import complete
 
 pytestmark = pytest.mark.usefixtures("few_slots")
 KEPT = "bfloat16"
@@ -120,7 +120,7 @@ def test_both_stages_keep_their_rows_so(monkeypatch: pytest.MonkeyPatch):
             super().__init__(*arguments, **options)
             kept.append(str(self.abstract_member.x.dtype))
 
-    monkeypatch.setattr(stages, "Problem", Noted)
+    monkeypatch.setattr("twofold.problem.Problem", Noted)
     objective = tw.objectives.multitask(LOSSES["logistic"], lam=0.5, Lambda=np.inf)
     tw.solve(Problem(objective, general(), feature_dtype=KEPT), LSGD(eta=0.1, batch=None), iterations=3)
     assert kept == [KEPT, KEPT]

@@ -129,7 +129,7 @@ def uneven_loop(times: jax.Array, body: Callable[[list, jax.Array, T], T], start
     >>> def double(values, i, x):
     ...     return values[0] * x
     >>> loop = jax.vmap(lambda times, x: uneven_loop(times, double, x, [jnp.float32(2.0)]))
-    >>> loop(jnp.array([3, 0]), jnp.ones(2)).tolist()
+    >>> loop(jnp.array([3, 0], jnp.int32), jnp.ones(2)).tolist()
     [8.0, 1.0]
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -215,6 +216,10 @@ class Oracle:
     def hessian_beta_times(self, w: Pytree, beta: Pytree, v: Pytree, sample: Sample | None = None) -> Pytree:
         """p_m ∇²_ββ f_m v for a direction v shaped like β."""
         return jax.jvp(lambda at: self.gradient_beta(w, at, sample), (beta,), (v,))[1]
+
+    def hessian_beta_along(self, w: Pytree, beta: Pytree) -> Callable[[Pytree], Pytree]:
+        """v ↦ p_m ∇²_ββ f_m v: what no direction changes, a net's or a softmax's activations, is computed once for all of them."""
+        return jax.linearize(lambda at: self.gradient_beta(w, at), beta)[1]
 
     def hessian_w(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> tuple[jax.Array, jax.Array]:
         """∇²_ww f_m and p_m ∇²_βw f_m: how `gradients` change with w, matrices with one column for each entry of w."""

@@ -266,8 +266,7 @@ class TestStreamed(Comparison):
             assert_same_course(found, expected)
             assert_same_iterates(found, expected)
 
-    def test_more_chunks_than_are_added_in_one_call(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(engines.streamed, "TERMS", 2)
+    def test_every_chunk_is_in_the_mean(self):
         self.compare("weight_sharing", "lsgd", chunk=1, state="device")
 
     def test_as_many_clients_at_a_time_as_features(self):

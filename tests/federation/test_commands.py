@@ -85,7 +85,7 @@ def test_bad_input(folder: Path):
         found = call(*words)
         assert found.exit_code == 2, found.output
         assert sentence in found.output.replace("\n", " ")
-    Path("study.toml").write_text(study("scd").text.replace('"scd"', '"scaffold"'))
+    Path("study.toml").write_text(study("scd").text.replace('"scd"', '"scaffold"').replace('batch = "auto"\n', ""))
     for words in (("serve", "study.toml", "--out", "run"), JOIN, ("check", *JOIN[1:6])):
         found = call(*words)  # before anybody listens or connects
         assert found.exit_code == 2 and "Theory has no learning rate for scaffold" in found.output, found.output

@@ -270,7 +270,7 @@ def test_the_walk_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The shell blocks of docs/federation.md as they stand, from an empty folder to a model that predicts alone."""
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "docs" / "federation.md").read_text().split("## Ten minutes, two terminals")[1].split("\n## ")[0]
-    make, look, serve, join, model = re.findall(r"```\n(.*?)```", text, re.DOTALL)
+    make, look, serve, join, model = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     (tmp_path / "bin").mkdir()
     command = tmp_path / "bin" / "twofold"
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m twofold.cli "$@"\n')

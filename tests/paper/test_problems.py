@@ -139,7 +139,7 @@ def test_the_faulty_asvrcd_is_slower_and_a_partial_is_recorded(small_problem):
     problem, _, _ = small_problem
     record = {"loss": "loss", "norm": Partial(lambda factor, w, beta: factor * jnp.sum(jnp.square(beta)), 2.0)}
     wrong, right = (
-        tw.solve(problem, make(), rounds=60, every=30, seed=0, record=record)
+        tw.solve(problem, make(batch=1), rounds=60, every=30, seed=0, record=record)
         for make in (faults.ASVRCDAsRun, tw.algorithms.ASVRCD)
     )
     gains = [run.history["loss"][0] - run.history["loss"][-1] for run in (wrong, right)]

@@ -126,6 +126,13 @@ class Algorithm(ABC):
     works_with_some: ClassVar[bool] = False  # whether it is right when only some clients take part in a round
     needs_unbiased: ClassVar[bool] = False  # whether they must then be weighted by known probabilities
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """A rate is proven for the method that has it: one of another name that is derived from it has none until it gives its own."""
+        super().__init_subclass__(**options)
+        owner = next(base for base in cls.__mro__ if "rate" in vars(base))
+        if vars(owner).get("name", getattr(cls, "name", None)) != getattr(cls, "name", None):
+            cls.rate = Algorithm.rate
+
     def __post_init__(self) -> None:
         settle(self)
 

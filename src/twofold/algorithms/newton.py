@@ -91,11 +91,11 @@ def minimise_beta(
         if products is None:
             return solve(oracle.hessian_beta(w, unravel(state.at)), -state.gradient, state.damping)
 
-        def gradient(at: jax.Array) -> jax.Array:
-            return ravel_pytree(oracle.gradient_beta(w, unravel(at)))[0]
+        along = oracle.hessian_beta_along(w, unravel(state.at))
 
-        # What does not depend on the direction, a net's or a softmax's activations, is computed once for all products.
-        _, times = jax.linearize(gradient, state.at)
+        def times(v: jax.Array) -> jax.Array:
+            return ravel_pytree(along(unravel(v)))[0]
+
         return conjugate_gradients(times, -state.gradient, state.damping, products)
 
     def step(_: jax.Array, state: Block) -> Block:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 import jax
@@ -134,6 +135,10 @@ class GradientOracle(Protocol):
 
     def hessian_beta_times(self, w: Pytree, beta: Pytree, v: Pytree, sample: Sampled = None) -> Pytree:
         """p_m ∇²_ββ f_m v."""
+        ...
+
+    def hessian_beta_along(self, w: Pytree, beta: Pytree) -> Callable[[Pytree], Pytree]:
+        """v ↦ p_m ∇²_ββ f_m v, for many directions at one point: each is counted as one product."""
         ...
 
     def hessian_w(self, w: Pytree, beta: Pytree, sample: Sampled = None) -> tuple[jax.Array, jax.Array]:

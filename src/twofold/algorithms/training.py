@@ -135,8 +135,8 @@ def check_training(method: Any) -> None:
     kind = type(method).__name__
     for name in ("tau", "batch", "epochs"):
         value = getattr(method, name)
-        if value is not None and value < 1:
-            raise InputError(f"{kind} needs {name} ≥ 1, got {name}={value}.")
+        if isinstance(value, str) or (value is not None and value < 1):
+            raise InputError(f"{kind} needs {name} ≥ 1, got {name}={value!r}.")
     for name in ("lr", "lr_beta"):
         value = getattr(method, name)
         if isinstance(value, int | float) and not 0 <= value < math.inf:

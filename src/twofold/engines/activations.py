@@ -115,5 +115,5 @@ def _programs(line: core.JaxprEqn) -> Iterator[Program]:
 
 
 def _nbytes(variable: Any) -> int:
-    shape = getattr(variable.aval, "shape", ())
-    return int(np.prod(shape)) * np.dtype(variable.aval.dtype).itemsize if hasattr(variable.aval, "dtype") else 0
+    aval = variable.aval
+    return int(np.prod(aval.shape)) * int(aval.dtype.itemsize) if hasattr(aval, "dtype") else 0

@@ -107,6 +107,10 @@ class CountingOracle:
         self.scale, self.capacity, self.position = self.oracle.scale, self.oracle.capacity, m
         self.evaluated_w = self.evaluated_beta = 0
 
+    def hessian_beta_along(self, w: Pytree, beta: Pytree) -> Callable[[Pytree], Pytree]:
+        """v ↦ p_m ∇²_ββ f_m v, where every product is counted."""
+        return lambda v: self.hessian_beta_times(w, beta, v)
+
     @property
     def compiled(self) -> tuple[Program, Member]:
         """What a compiled program makes its oracle of."""

@@ -21,7 +21,8 @@ from twofold.theory.constants import Constants
 from twofold.theory.cost import Cost
 
 __all__ = [
-    "CANDIDATES", "USUAL", "Candidate", "Chosen", "Needs", "accuracy", "candidates", "choose", "needs", "out_of_time", "shortfall",
+    "CANDIDATES", "USUAL", "Candidate", "Chosen", "Needs", "accuracy", "candidates", "choose", "is_exact", "needs",
+    "out_of_time", "shortfall",
 ]  # fmt: skip
 
 CANDIDATES = ("profile", "acd", "asvrcd", "svrcd")
@@ -293,12 +294,20 @@ def out_of_time(
     )
 
 
+def is_exact(algorithm: Algorithm) -> bool:
+    """Whether the method converges to the optimum itself, so that nothing is left out of its rate."""
+    variance_reduced = algorithm.name in ("acd", "svrcd", "asvrcd", "l2sgd_plus")
+    return variance_reduced or (getattr(algorithm, "batch", None) is None and getattr(algorithm, "tau", 1) == 1)
+
+
 def _proven_iterations(problem: Problem, algorithm: Algorithm, relative: float, cost: Cost | None = None) -> float:
-    """By the method's own rate; infinite where none is proven."""
+    """By the method's own rate; infinite where none is proven, or where something is left out of it."""
     said = algorithm.rate(facts_of(problem, cost=cost), relative)
     if isinstance(said, str) or said.certainty not in ("certified", "theorem"):
         return math.inf
-    return said.iterations(relative) if isinstance(said, rates.Rate) else said.iterations
+    if isinstance(said, rates.Rate):
+        return said.iterations(relative)
+    return said.iterations if is_exact(algorithm) else math.inf
 
 
 def _quadratic(problem: Problem) -> bool:

@@ -89,7 +89,8 @@ def refuse_overflow(problem: Problem, given: Algorithm, completed: Algorithm) ->
     dtype = np.dtype(jnp.result_type(float))
     for field in dataclasses.fields(completed):  # type: ignore[arg-type]
         value = getattr(completed, field.name)
-        if getattr(given, field.name) is not None or not isinstance(value, (float, np.floating)):
+        # ASVRCD with two reference points is completed to a class that has fields of its own.
+        if getattr(given, field.name, None) is not None or not isinstance(value, (float, np.floating)):
             continue
         if np.isfinite(value) and abs(value) <= float(np.finfo(dtype).max):
             continue

@@ -24,7 +24,7 @@ from twofold.errors import InputError, NotFound, TwofoldError
 from twofold.exports import FilePath, Table
 from twofold.problem import Problem
 from twofold.solver import complete, make
-from twofold.solver.auto import Needs, needs
+from twofold.solver.auto import Needs, is_exact, needs
 from twofold.solver.options import warn
 from twofold.solver.steps import facts_of
 from twofold.theory import rates
@@ -279,7 +279,7 @@ def _method(
         per_round = 2 * _floats_per_round(problem, algorithm, seed) * _itemsize() if rounds else 0.0
         rows = found.rows_per_gradient
         needed = Needs(rounds, rounds * per_round, found.grad_w * rows, found.grad_beta * rows)
-    noisy = isinstance(found, rates.Prediction) and found.certainty != "measured" and not _is_exact(algorithm)
+    noisy = isinstance(found, rates.Prediction) and found.certainty != "measured" and not is_exact(algorithm)
     return MethodForecast(
         given.name, iterations, *needed, criterion=found.criterion, certainty=found.certainty,
         note=found.note or (NOISE if noisy else ""), algorithm=algorithm,
@@ -290,12 +290,6 @@ def _unproven(given: Algorithm, reason: str, algorithm: Algorithm | None) -> Met
     return MethodForecast(
         given.name, *([math.nan] * 5), criterion="", certainty="none", note=reason, algorithm=algorithm
     )
-
-
-def _is_exact(algorithm: Algorithm) -> bool:
-    """Whether the method converges to the optimum itself, so that nothing is left out of its rate."""
-    variance_reduced = algorithm.name in ("acd", "svrcd", "asvrcd", "l2sgd_plus")
-    return variance_reduced or (getattr(algorithm, "batch", 1) is None and getattr(algorithm, "tau", 1) == 1)
 
 
 def stages(problem: Problem) -> tuple[Problem, ...]:
