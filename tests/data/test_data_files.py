@@ -91,6 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
             with suppress(OSError):  # until the other side hangs up
                 while True:
                     self.wfile.write(b"\0" * (1 << 16))
+            return
         self.send_response(200)
         self.send_header("Content-Length", str(len(CONTENT)))
         self.end_headers()
