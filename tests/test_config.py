@@ -297,7 +297,9 @@ def test_what_only_the_data_can_tell(table: Path) -> None:
     digits = with_(data={"source": "digits"})
     assert 'loss.name = "logistic" does not fit: client' in refusal(digits)
     (table / "broken.npz").write_text("no")
-    assert "is not a file of np.savez" in refusal(with_(data={"source": "npz", "path": "broken.npz", "client": "c"}))
+    assert "is not a file of plain arrays written by np.savez" in refusal(
+        with_(data={"source": "npz", "path": "broken.npz", "client": "c"})
+    )
     np.savez(table / "d.npz", x=np.ones((2, 2)), labels=np.ones(2))
     npz = {"source": "npz", "path": "d.npz", "client": "c"}
     assert refusal(with_(data=npz)).splitlines() == [
