@@ -262,7 +262,7 @@ def test_test_rows_are_coded_like_the_training_rows_or_refused():
     train = Clients.from_list(letters(["a", "b", "c"], 0), names=["ann", "bob"])
     problem = tw.Problem(tw.objectives.traditional(tw.losses.softmax(3, l2=0.1)), train)
     apart = Clients.from_list(letters(["b", "c"], 1), names=["ann", "bob"])
-    said = r"stand for 'a', 'b', 'c' in the training rows and for 'b', 'c' in these\. Make them like .*like=train"
+    said = r"stand for 'a', 'b', 'c' in the training rows and for 'b', 'c' in these\. Read them with .*like=train"
     for grade in (
         lambda: tw.evaluate(problem, problem.start, apart),
         lambda: tw.evaluate.report(problem, problem.start, apart),
