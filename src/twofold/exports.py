@@ -61,19 +61,19 @@ class Table:
         )
 
     def to_latex(self, path: FilePath | None = None) -> str:
-        """Give the table as LaTeX (package booktabs), and write it to `path` if one is given."""
+        """The table as LaTeX (package booktabs); written to `path` if one is given."""
         return _written(latex(self.head, self.rows, self.title), path)
 
     def to_pandas(self) -> DataFrame:
-        """Give the table as a pandas DataFrame (needs pandas)."""
+        """The table as a pandas DataFrame (needs pandas)."""
         return require("pandas", "Table.to_pandas", "sklearn").DataFrame(dict(self._by_column()))
 
     def to_csv(self, path: FilePath) -> Path:
-        """Write the table as CSV, and give the path."""
+        """Write the table as CSV, and return the path."""
         return write_csv(path, self._by_column())
 
     def to_parquet(self, path: FilePath) -> Path:
-        """Write the table as Parquet (needs pyarrow), and give the path."""
+        """Write the table as Parquet (needs pyarrow), and return the path."""
         return write_parquet(path, self._by_column())
 
     def _by_column(self) -> Columns:
@@ -198,7 +198,7 @@ def write_csv(path: FilePath, columns: Columns) -> Path:
 
 
 def write_parquet(path: FilePath, columns: Columns) -> Path:
-    """Write columns as Parquet (needs pyarrow), and give the path.
+    """Write columns as Parquet (needs pyarrow), and return the path.
 
     >>> import tempfile
     >>> write_parquet(Path(tempfile.mkdtemp()) / "a.parquet", {"round": [0, 1]}).name

@@ -36,7 +36,7 @@ FORMAT = 1
 RESULT, RESULTS = "result.json", "results.json"
 
 Status: TypeAlias = Literal["converged", "budget", "diverged", "interrupted"]
-"""How a run ended."""
+"""The ways in which a run can end."""
 _STATUSES: tuple[Status, ...] = ("converged", "budget", "diverged", "interrupted")
 _Column: TypeAlias = NDArray[Any]  # integers or floats, depending on the metric
 
@@ -131,19 +131,19 @@ class History(Mapping[str, _Column]):
         return f"History({records} records of {', '.join(self._columns)})"
 
     def to_pandas(self) -> DataFrame:
-        """Give the columns as a pandas DataFrame (needs pandas)."""
+        """The columns as a pandas DataFrame (needs pandas)."""
         return frame("History.to_pandas", self._columns)
 
     def to_csv(self, path: FilePath) -> Path:
-        """Write the columns as CSV, one line per record, and give the path."""
+        """Write the columns as CSV, one line per record, and return the path."""
         return write_csv(path, self._columns)
 
     def to_parquet(self, path: FilePath) -> Path:
-        """Write the columns as Parquet (needs pyarrow), and give the path."""
+        """Write the columns as Parquet (needs pyarrow), and return the path."""
         return write_parquet(path, self._columns)
 
     def to_latex(self) -> str:
-        """Give the records as a LaTeX table (package booktabs)."""
+        """The records as a LaTeX table (package booktabs)."""
         columns = [[_short(value) for value in values.tolist()] for values in self._columns.values()]
         return latex([name.replace("_", " ") for name in self._columns], list(zip(*columns, strict=True)))
 

@@ -98,12 +98,12 @@ class Config:
 
     @property
     def folder(self) -> Path:
-        """Where the results go."""
+        """The folder that the results are written to."""
         return Path(self.output.folder or Path("runs") / self.name).expanduser()
 
     @property
     def checkpoints(self) -> Path | None:
-        """Where checkpoints go; None if the file asks for none."""
+        """The folder for checkpoints; None if the file asks for none."""
         wanted = self.run.checkpoint_every is not None if self.run.checkpoint is None else self.run.checkpoint
         return self.folder / "checkpoints" if wanted else None
 

@@ -18,7 +18,7 @@ from twofold.tables.columns import Kind, Level, Table, Values, plain, read
 __all__ = ["Column", "Labels", "Missing", "Moments", "Schema", "Standardize", "class_of"]
 
 Standardize: TypeAlias = Literal["pooled", "per client"]
-"""Whether numbers are brought to mean 0 and standard deviation 1 over all clients' rows, or over each client's own."""
+"""Whether numbers are standardised to mean 0 and standard deviation 1 over all clients' rows, or over each client's own."""
 Missing: TypeAlias = Literal["impute", "refuse"]
 Labels: TypeAlias = Literal["auto", "classes", "numbers"]
 Moments: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
