@@ -438,7 +438,7 @@ def test_files_that_are_damaged_or_newer(tmp_path: Path) -> None:
     with pytest.raises(tw.TwofoldError, match="is damaged"):
         tw.load(folder)
     (folder / "model.safetensors").unlink()
-    with pytest.raises(tw.TwofoldError, match="copy the whole folder"):
+    with pytest.raises(tw.TwofoldError, match="Copy the whole folder"):
         tw.load(folder)
 
 

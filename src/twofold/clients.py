@@ -402,11 +402,11 @@ class Clients:
         said = [name for name, value in own.items() if value is not None]
         if said:
             raise ClientError(
-                f"{' and '.join(said)} cannot be given with like=, which reads the table as those clients were"
+                f"{' and '.join(said)} cannot be combined with like=, which already says how the table is read"
             )
         if not schema.columns:
             raise ClientError(
-                "like= needs clients that Clients.from_frame has read: for arrays say from_list(..., like=train)"
+                "like= needs clients made by Clients.from_frame: for arrays use Clients.from_list(..., like=train)"
             )
         client = schema.client if client == "user" and schema.client is not None else client
         target = schema.target if target == "y" else target
@@ -731,8 +731,8 @@ def _dense(matrix: Any) -> _Array:
     available = int(psutil.virtual_memory().available)
     if size > 0.8 * available:
         raise ClientError(
-            f"A sparse matrix of shape {matrix.shape} takes {size / 1e9:.3g} GB as a dense one, and {available / 1e9:.3g} GB are free: "
-            "choose fewer features (a feature hasher, a truncated SVD, the most frequent columns), or a narrower dtype."
+            f"A sparse matrix of shape {matrix.shape} takes {size / 1e9:.3g} GB as a dense one, but only {available / 1e9:.3g} GB are "
+            "free: choose fewer features (a feature hasher, a truncated SVD, the most frequent columns), or a narrower dtype."
         )
     return cast(_Array, matrix.toarray())
 
@@ -772,7 +772,7 @@ def _codes_like(schema: Schema, y: PyTree, client: Name | None, owners: Sequence
     text = found is not y
     if schema.classes is None:
         if text or getattr(getattr(y, "dtype", None), "kind", "") == "O":
-            raise ClientError(f"{who}the labels are strings, but those of like= are numbers")
+            raise ClientError(f"{who}the labels are strings, but those of the clients like= are numbers")
         return y
     listed_already: object = y.tolist() if isinstance(y, _HasToList) else y
     if not isinstance(listed_already, list):
@@ -786,7 +786,9 @@ def _codes_like(schema: Schema, y: PyTree, client: Name | None, owners: Sequence
             whose = who if owners is None else f"client {_name(owners[row])!r}: "
             where = f"row {row}" if owners is None else f"row {row} of the frame"
             listed = ", ".join(map(repr, schema.classes))
-            raise ClientError(f"{whose}the label at {where} is {plain(label)!r}, but those of like= are {listed}")
+            raise ClientError(
+                f"{whose}the label at {where} is {plain(label)!r}, but the labels of the clients like= are {listed}"
+            )
     return schema.codes(labels)
 
 
@@ -800,7 +802,7 @@ def _whole_target(table: Table, target: str, owners: Sequence[Any]) -> Values:
         row = int(np.argmax(wrong))
         found = "missing" if values.missing[row] else values.values[row]
         where = f"client {_name(owners[row])!r}: column {target!r} at row {row} of the frame"
-        raise ClientError(f"{where} is {found}, but every target must be there and finite: leave such rows out")
+        raise ClientError(f"{where} is {found}, but every target must be present and finite: leave such rows out")
     return values
 
 

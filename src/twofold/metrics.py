@@ -250,7 +250,7 @@ def resolve(record: Sequence[str] | Mapping[str, Any], problem: Problem) -> dict
     found: dict[str, Metric] = {}
     for name, metric in wanted.items():
         if name in COLUMNS:
-            raise InputError(f"A metric cannot be called {name!r}: the history has a column of that name already.")
+            raise InputError(f"A metric cannot be called {name!r}: the history already has a column of that name.")
         if callable(metric) or isinstance(metric, OfProgram):
             if name in BUILT_IN or name in DERIVED:
                 raise InputError(f"A metric of your own cannot be called {name!r}: that name is built in.")

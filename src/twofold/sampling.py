@@ -50,7 +50,7 @@ def importance(smoothness: ArrayLike, count: ArrayLike | None = None) -> NDArray
     """
     values = np.asarray(smoothness, np.float64)
     if values.ndim == 0 or values.shape[-1] == 0:
-        raise InputError(f"There must be one smoothness per row, got the shape {values.shape}.")
+        raise InputError(f"There must be one smoothness per row, got shape {values.shape}.")
     if not np.all(np.isfinite(values) & (values >= 0)):
         bad = np.argwhere(~(np.isfinite(values) & (values >= 0)))[0]
         raise InputError(

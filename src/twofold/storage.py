@@ -151,7 +151,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except ValueError as mistake:
         raise InputError(f"{path} is not JSON: {mistake}.") from None
     if not isinstance(document, dict):
-        raise InputError(f"{path} holds {type(document).__name__}, not a document.")
+        raise InputError(f"{path} holds a JSON {type(document).__name__}, not an object with named entries.")
     return cast(dict[str, Any], document)
 
 

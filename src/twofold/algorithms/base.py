@@ -295,18 +295,18 @@ def _check_message(algorithm: Algorithm, message: Message, sends: Message) -> No
     sent, flags = cast(tuple[object, ...], message), cast(tuple[ArrayLike, ...], sends)
     if not isinstance(message, tuple) or type(sent) is not type(flags) or len(sent) != len(flags):
         raise ContractError(
-            f"{kind}: a message is a (named) tuple of parts, and sends gives one bool for each of them; client gave "
+            f"{kind}: a message is a (named) tuple of parts, and sends returns one bool for each part; client returned "
             f"{_kind(sent)} and sends {_kind(flags)}."
         )
     for flag in flags:
         if jnp.shape(flag) != () or not jnp.issubdtype(jnp.result_type(flag), jnp.bool_):
             raise ContractError(
-                f"{kind}.sends must give one bool for each part, got {jnp.result_type(flag)} of shape {jnp.shape(flag)}."
+                f"{kind}.sends must return one bool for each part, got {jnp.result_type(flag)} of shape {jnp.shape(flag)}."
             )
     for leaf in jax.tree.leaves(message):
         if jnp.result_type(leaf) != jnp.result_type(float):
             raise ContractError(
-                f"{kind}.client sends numbers of type {leaf.dtype}; a message is made of {jnp.result_type(float)}."
+                f"{kind}.client sends numbers of type {leaf.dtype}; a message must consist of {jnp.result_type(float)}."
             )
 
 

@@ -71,7 +71,7 @@ class LSGD(Training):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.average and callable(self.eta):
-            raise InputError("LSGD's weighted average is defined for a constant step: give a number as eta.")
+            raise InputError("LSGD's weighted average is defined only for a constant step size: give a number as eta.")
         refuse_both(self, self.eta is not None or self.average)
 
     def is_complete(self) -> bool:

@@ -48,7 +48,7 @@ class PerFedAvg(Training):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.hessian not in ("none", "free"):
-            raise InputError(f'PerFedAvg: hessian is "none" (first order) or "free", got {self.hessian!r}.')
+            raise InputError(f'PerFedAvg: hessian must be "none" (first order) or "free", got {self.hessian!r}.')
 
     def _doubled(self) -> PerFedAvg:
         """The method with batches of twice the size, for both steps; a shorter last batch of a pass is dropped."""

@@ -64,7 +64,7 @@ class PFedMe(Algorithm):
 
     def __post_init__(self) -> None:
         if self.local_rounds < 1 or self.inner_steps < 1:
-            raise InputError(f"pFedMe needs both ≥ 1: {self.local_rounds=}, {self.inner_steps=}.")
+            raise InputError(f"pFedMe needs both numbers ≥ 1, got {self.local_rounds=}, {self.inner_steps=}.")
 
     @property
     def carries_state(self) -> bool:

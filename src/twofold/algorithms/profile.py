@@ -63,7 +63,7 @@ class Profile(Algorithm):
             raise InputError(f"Profile needs all of these ≥ 1: {self.memory=}, {self.steps=}, {self.products=}.")
         for name, allowed in (("outer", get_args(Outer)), ("inner", get_args(Inner))):
             if getattr(self, name) not in allowed:
-                raise InputError(f"Profile's {name} is one of {', '.join(allowed)}, got {getattr(self, name)!r}.")
+                raise InputError(f"Profile's {name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}.")
 
     def is_complete(self) -> bool:
         """Never, because the choices depend on the size of the problem."""

@@ -288,6 +288,6 @@ def refuse_other_models(method: Algorithm, w: Pytree, beta: Pytree) -> None:
     shapes = [[leaf.shape for leaf in jax.tree.leaves(block)] for block in (w, beta)]
     if shapes[0] != shapes[1] or jax.tree.structure(w) != jax.tree.structure(beta):
         raise InputError(
-            f"{type(method).__name__} needs an objective with a shared model and one of the same kind for every client, such as "
-            "objectives.mixture(loss, lam); here w and β are of different shapes."
+            f"{type(method).__name__} needs an objective whose w and β are models of the same shape, such as "
+            "objectives.mixture(loss, lam); here their shapes differ."
         )

@@ -62,7 +62,7 @@ def axis(text: str) -> Axis:
         found = [_value(part.strip()) for part in _parts(values) if part.strip()]
     told = tuple(in_toml(value) for value in found)
     if not told:
-        raise ConfigError([f"--grid {text!r} has no value: write some after the equals sign, with commas between."])
+        raise ConfigError([f"--grid {text!r} has no values: write them after the equals sign, separated by commas."])
     if len(set(told)) < len(told):
         raise ConfigError([f"--grid {text!r} has a value twice: every value may appear only once."])
     return Axis(key.strip(), told)

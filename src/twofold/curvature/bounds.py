@@ -60,7 +60,7 @@ class RowSmoothness(NamedTuple):
         if sampling == "uniform":
             return float(np.max(self.w)), float(np.max(self.beta))
         if sampling != "importance":
-            raise InputError(f'sampling is "uniform" or "importance", got {sampling!r}.')
+            raise InputError(f'sampling must be "uniform" or "importance", got {sampling!r}.')
         counts = np.diff(offsets)
         of_w, of_beta = (float(np.max(np.add.reduceat(part, offsets[:-1]) / counts)) for part in self)
         return of_w, of_beta

@@ -80,7 +80,7 @@ def forecasts(
 ) -> tuple[Forecast, ...]:
     """The likely cost of ACD in each change of variables that there is room for, the simplest first."""
     if not 0 < tol < 1:
-        raise InputError(f"tol is a relative gap between 0 and 1, got {tol=}.")
+        raise InputError(f"tol must be a relative gap between 0 and 1, got {tol=}.")
     kinds: tuple[Kind | None, ...] = (None, "scale", "diagonal", *(("matrix",) if model.kept else ()))
     each = model.a * (model.outputs or 1)
     # The choice need not be certified, so some of the clients are enough, with the scale adjusted to their number.

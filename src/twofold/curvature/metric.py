@@ -138,7 +138,7 @@ def _rows(leaf: Factor, classes: bool, turned: bool) -> jax.Array:
 def build(model: BlockCurvature, scale: float, kind: Kind) -> Metric:
     """The metric of one kind for a model of the curvature, in float64 NumPy; `tree.cast` converts it to a run's precision."""
     if kind not in get_args(Kind):
-        raise InputError(f"precondition is one of {', '.join(get_args(Kind))}, got {kind!r}.")
+        raise InputError(f"precondition must be one of {', '.join(get_args(Kind))}, got {kind!r}.")
     if kind == "matrix" and not model.kept:
         widest = max(model.a, model.b)
         raise InputError(

@@ -264,7 +264,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
         with gzip.open(path) as stream:
             content = stream.read()
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} is not a whole gzip file ({error}).") from error
+        raise DataError(f"{path} is not a complete gzip file ({error}).") from error
     # The header: two zero bytes, 8 for unsigned bytes, the number of axes, then each axis as a big-endian int32.
     axes = content[3] if len(content) >= 4 and content[:3] == b"\x00\x00\x08" else 0
     if axes == 0 or len(content) < 4 + 4 * axes:
@@ -273,7 +273,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     count = int(np.prod(shape, dtype=object))
     if len(content) != 4 + 4 * axes + count:
         raise DataError(
-            f"{path} announces an array {shape}, {count:,} bytes, but holds {len(content) - 4 - 4 * axes:,}."
+            f"{path} declares an array {shape}, {count:,} bytes, but holds {len(content) - 4 - 4 * axes:,}."
         )
     return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)
 
@@ -282,7 +282,9 @@ def _read_batch(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Read one batch of the binary version of CIFAR-10: a label and 3·32·32 bytes for each image."""
     content = np.fromfile(path, np.uint8)
     if content.size == 0 or content.size % 3073:
-        raise DataError(f"{path} has {content.size:,} bytes, which is not a number of CIFAR-10 records of 3,073 bytes.")
+        raise DataError(
+            f"{path} has {content.size:,} bytes, which is not a multiple of the 3,073 bytes of a CIFAR-10 record."
+        )
     records = content.reshape(-1, 3073)
     if records[:, 0].max() > 9:
         raise DataError(f"{path} has the label {records[:, 0].max()}, but CIFAR-10 labels are 0 to 9.")

@@ -149,7 +149,8 @@ def unequal_labels(
         raise InputError(f"{labels_per_client=} distinct labels were asked for, but y has only {len(values)}")
     if clients * labels_per_client < len(values):
         raise InputError(
-            f"{clients} clients with {labels_per_client} labels each cannot hold all {len(values)} labels: take more of either"
+            f"{clients} clients with {labels_per_client} labels each cannot hold all {len(values)} labels: use more clients, "
+            "or more labels per client"
         )
     random = np.random.default_rng(seed)
     groups: list[list[Rows]] = [[] for _ in range(clients)]

@@ -157,8 +157,8 @@ def check_by_row(
     name = getattr(given, "__name__", "the function")
     raise InputError(
         f"{who} needs a mean over single rows, but on {count} rows of client {clients.names[0]!r} {name} "
-        f"gives {float(together):.6g}, and the mean of its values for single rows is {float(alone):.6g}. Return a mean instead of a "
-        "sum; for a function that uses other rows of the batch, as BatchNorm does, use tw.losses.net."
+        f"gives {float(together):.6g}, and the mean of its values for single rows is {float(alone):.6g}. If it is a sum, return the "
+        "mean; if it uses other rows of the batch, as BatchNorm does, use tw.losses.net."
     )
 
 

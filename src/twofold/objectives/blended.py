@@ -76,5 +76,5 @@ def blended(loss: Loss, alpha: float = 0.5, Lambda: float = 1.0) -> Blended:
     """
     start = positive("alpha", alpha, zero=True)
     if start > 1:
-        raise InputError(f"alpha is a share from 0 to 1, got {alpha=}.")
+        raise InputError(f"alpha must be a number from 0 to 1, got {alpha=}.")
     return Blended(loss, start, positive("Lambda", Lambda, zero=True))

@@ -206,7 +206,7 @@ class Schema:
         for row, label in enumerate(found):
             if label not in code_of:
                 listed = ", ".join(map(repr, self.classes))
-                raise InputError(f"The label {label!r} at row {row} is none of the classes of training: {listed}.")
+                raise InputError(f"The label {label!r} at row {row} is none of the classes in training: {listed}.")
         return np.array([code_of[label] for label in found], np.int64)
 
     def decode(self, codes: ArrayLike) -> NDArray[Any]:
@@ -320,9 +320,9 @@ class Schema:
 
 def _check(standardize: object, missing: object) -> None:
     if standardize is not None and standardize not in get_args(Standardize):
-        raise InputError(f'standardize is None, "pooled" or "per client", got {standardize!r}.')
+        raise InputError(f'standardize must be None, "pooled" or "per client", got {standardize!r}.')
     if missing not in get_args(Missing):
-        raise InputError(f'missing is "impute" or "refuse", got {missing!r}.')
+        raise InputError(f'missing must be "impute" or "refuse", got {missing!r}.')
 
 
 def _read_all(table: Table, names: Sequence[Any]) -> tuple[list[tuple[Any, Values]], list[str]]:
@@ -463,7 +463,7 @@ def class_of(values: Values, labels: Labels) -> tuple[tuple[Level, ...] | None, 
     ((-1, 1), True)
     """
     if labels not in get_args(Labels):
-        raise InputError(f'labels is "auto", "classes" or "numbers", got {labels!r}.')
+        raise InputError(f'labels must be "auto", "classes" or "numbers", got {labels!r}.')
     if values.kind == "category" and labels == "numbers":
         raise InputError(f"The target holds {values.values[0]!r}, which is not a number.")
     there = {plain(label) for label in values.values.tolist()}
