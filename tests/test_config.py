@@ -252,7 +252,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"run": {"x64": 1}}, "run.x64 = 1 is not allowed: it must be true or false."),
     ({"run": {"seed": 1, "seeds": [2]}}, "run.seed = 1 and run.seeds = [2] contradict each other: give one of them."),
     ({"run": {"seeds": []}}, "run.seeds = [] is not allowed: there must be at least one seed."),
-    ({"run": {"seeds": [3, 4, 3]}}, "run.seeds = [3, 4, 3] is not allowed: every seed must be there once."),
+    ({"run": {"seeds": [3, 4, 3]}}, "run.seeds = [3, 4, 3] is not allowed: every seed may appear only once."),
     ({"output": {"history": ["cvs"]}}, 'output.history.0 = "cvs" is not allowed: it must be one of "csv", "parquet"; did you '
      'mean "csv"?'),
     ({"objective": {"name": 3}}, "objective.name = 3 is not known: choose from traditional, local, multitask, mixture, "
@@ -297,7 +297,9 @@ def test_what_only_the_data_can_tell(table: Path) -> None:
     digits = with_(data={"source": "digits"})
     assert 'loss.name = "logistic" does not fit: client' in refusal(digits)
     (table / "broken.npz").write_text("no")
-    assert "is not a file of np.savez" in refusal(with_(data={"source": "npz", "path": "broken.npz", "client": "c"}))
+    assert "is not a file of plain arrays written by np.savez" in refusal(
+        with_(data={"source": "npz", "path": "broken.npz", "client": "c"})
+    )
     np.savez(table / "d.npz", x=np.ones((2, 2)), labels=np.ones(2))
     npz = {"source": "npz", "path": "d.npz", "client": "c"}
     assert refusal(with_(data=npz)).splitlines() == [
@@ -326,7 +328,8 @@ def test_every_key_is_documented_by_type_and_default() -> None:
         assert config.model_of("algorithm", name).model_fields
     keys = {(key.path, key.kind): key for key in config.all_keys()}
     assert (
-        keys["loss.classes", "softmax"].default == "" and "found in the data" in keys["loss.classes", "softmax"].meaning
+        keys["loss.classes", "softmax"].default == ""
+        and "taken from the data" in keys["loss.classes", "softmax"].meaning
     )
     assert keys["algorithm.batch", "asvrcd"].type == 'a whole number or "auto" or "all"'
     assert keys["data.path", "csv"].type == "the path of a file"
@@ -453,7 +456,7 @@ def test_what_is_registered_is_checked_documented_and_predicted_for() -> None:
     document = tomllib.loads(MADE_UP)
     document["data"]["owner"] = "me"
     assert errors(document) == (
-        'partition.method = "in_turn" does not fit, as data.owner is given: choose from natural.',
+        'partition.method = "in_turn" does not fit, because data.owner is given: choose from natural.',
     )
     keys = {(key.path, key.kind): key for key in config.all_keys()}
     assert keys["loss.width", "absolute"] == config.ConfigKey(

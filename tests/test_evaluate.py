@@ -390,7 +390,7 @@ def test_few_rows_make_nobody_sure() -> None:
         problem, (np.zeros(WIDTH), wrong), data, baselines={"shared": (np.ones(WIDTH), ()), "alone": ((), right)}
     )
     assert found.hurt("shared") == ("enough",)
-    assert "1 clients have too few rows here to be sure of anything (6 are needed)" in str(found)
+    assert "1 clients have too few rows here for a sure verdict (6 are needed)" in str(found)
 
 
 def made_up(M: int = 42) -> Report:
@@ -442,7 +442,7 @@ def test_reports_that_cannot_be() -> None:
     problem = tw.Problem(tw.objectives.mixture(LOSS, 0.1), TRAIN)
     with pytest.raises(ValueError, match="A baseline is shared or alone, not 'w'"):
         report(problem, problem.start, TEST, baselines={"w": problem.start})
-    with pytest.raises(ValueError, match="level is a probability"):
+    with pytest.raises(ValueError, match="level must be a probability"):
         report(problem, problem.start, TEST, level=95)
 
 

@@ -256,7 +256,7 @@ def test_clients_that_differ_without_a_private_part() -> None:
     flix = made("flix")
     with pytest.raises(
         tw.TwofoldError,
-        match=r"Each of the 5 clients has alpha of its own: say the new client's, as in adapt\(x, y, alpha=0\.5\)",
+        match=r"Each of the 5 clients has its own alpha: give the new client's, as in adapt\(x, y, alpha=0\.5\)",
     ):
         flix.adapt(NEW.x, NEW.y)
     blended = flix.adapt(NEW.x, NEW.y, alpha=0.75)
@@ -438,7 +438,7 @@ def test_files_that_are_damaged_or_newer(tmp_path: Path) -> None:
     with pytest.raises(tw.TwofoldError, match="is damaged"):
         tw.load(folder)
     (folder / "model.safetensors").unlink()
-    with pytest.raises(tw.TwofoldError, match="copy the whole folder"):
+    with pytest.raises(tw.TwofoldError, match="Copy the whole folder"):
         tw.load(folder)
 
 

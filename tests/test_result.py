@@ -236,7 +236,7 @@ def test_no_stale_seeds_are_left(tmp_path):
 
 
 def test_runs_that_cannot_be_saved_or_loaded_together(tmp_path):
-    with pytest.raises(tw.TwofoldError, match=r"Two runs of one seed .* the seeds are \[1, 1\]"):
+    with pytest.raises(tw.TwofoldError, match=r"Two runs with the same seed .* the seeds are \[1, 1\]"):
         Results([result(seed=1), result(seed=1)]).save(tmp_path)
     result().save(tmp_path)
     with pytest.raises(tw.TwofoldError, match=r"no .*results\.json: .* for one run use Result\.load"):

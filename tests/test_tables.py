@@ -174,7 +174,7 @@ def test_what_cannot_be_a_feature_is_named_all_at_once():
     words = pd.DataFrame({"patient": 1, "note": [f"text {i}" for i in range(80)], "y": 0.5})
     refuses("'note' has 80 different values in 80 rows", "Leave it out", frame=words)
     refuses("there is no column 'agee'", "did you mean 'age'?", frame=pandas_frame(), features=["agee"])
-    refuses('standardize is None, "pooled" or "per client"', frame=pandas_frame(), standardize="z")
+    refuses('standardize must be None, "pooled" or "per client"', frame=pandas_frame(), standardize="z")
     refuses("no client for row 1", frame=pandas_frame().assign(patient=["a", None, "b", "b", "b"]))
     with pytest.raises(TypeError, match="data frame"):
         Clients.from_frame(np.eye(2))  # type: ignore[arg-type]
@@ -262,7 +262,7 @@ def test_test_rows_are_coded_like_the_training_rows_or_refused():
     train = Clients.from_list(letters(["a", "b", "c"], 0), names=["ann", "bob"])
     problem = tw.Problem(tw.objectives.traditional(tw.losses.softmax(3, l2=0.1)), train)
     apart = Clients.from_list(letters(["b", "c"], 1), names=["ann", "bob"])
-    said = r"stand for 'a', 'b', 'c' in the training rows and for 'b', 'c' in these\. Make them like .*like=train"
+    said = r"stand for 'a', 'b', 'c' in the training rows and for 'b', 'c' in these\. Read them with .*like=train"
     for grade in (
         lambda: tw.evaluate(problem, problem.start, apart),
         lambda: tw.evaluate.report(problem, problem.start, apart),
@@ -277,7 +277,8 @@ def test_test_rows_are_coded_like_the_training_rows_or_refused():
     by_row = Clients.from_groups(apart.x, np.repeat(["c", "b"], 12), np.repeat(["bob", "ann"], 12), like=train)
     assert by_row.names == train.names and by_row["ann"].y.tolist() == [1] * 12
     with pytest.raises(
-        ValueError, match=r"client 'bob': the label at row 1 is 'd', but those of like= are 'a', 'b', 'c'"
+        ValueError,
+        match=r"client 'bob': the label at row 1 is 'd', but the labels of the clients like= are 'a', 'b', 'c'",
     ):
         Clients.from_list([(np.eye(2), ["a", "b"]), (np.eye(2), ["a", "d"])], like=train)
     with pytest.raises(TypeError, match="like must be Clients"):
@@ -348,9 +349,9 @@ def test_each_clients_own_scale_is_that_of_training():
 
 def test_like_settles_what_else_one_would_say():
     train = Clients.from_frame(ages(), client="who", target="ill")
-    with pytest.raises(ValueError, match="standardize and labels cannot be given with like="):
+    with pytest.raises(ValueError, match="standardize and labels cannot be combined with like="):
         Clients.from_frame(ages(), like=train, standardize="pooled", labels="classes")
-    with pytest.raises(ValueError, match="for arrays say from_list"):
+    with pytest.raises(ValueError, match="for arrays use Clients.from_list"):
         Clients.from_frame(ages(), like=Clients.from_list(letters(["a", "b"], 0)))
     with pytest.raises(
         ValueError,

@@ -1,4 +1,4 @@
-"""Everyone's private data: unequal clients stored one after the other, checked once, padded only when an engine asks."""
+"""The clients' private data: checked once, stored client after client, and padded to equal length only when an engine asks."""
 # JAX leaves parts of its pytree functions untyped.
 # pyright: reportUnknownMemberType=false
 
@@ -26,22 +26,22 @@ from twofold.tables.schema import Labels, Missing, class_of
 __all__ = ["Client", "ClientError", "ClientWarning", "Clients", "Frame", "Name", "Schema", "Stack", "Weights"]
 
 PyTree: TypeAlias = Any
-"""Arrays in any nesting of dicts and tuples."""
+"""Arrays, nested in dicts and tuples in any way."""
 Name: TypeAlias = str | int
 Weights: TypeAlias = Literal["rows"] | ArrayLike | None
 """None (1/M each, as in the paper), "rows" (proportional to counts, as in FedAvg), or M positive numbers."""
 Like: TypeAlias = "Clients | Schema | None"
-"""Clients as which other rows are read, or the schema that says how; None: the rows are read by themselves."""
+"""Clients (or their schema) whose features and classes new rows are to share. None: the rows define their own."""
 _Array: TypeAlias = NDArray[Any]  # of booleans, integers or floats
 _Layout: TypeAlias = Any  # jax's PyTreeDef, which JAX does not type
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 _DEFAULT: Any = None
 SOME_ROWS = 20_000
-"""Rows from which the size of features is taken."""
+"""At most about this many rows are used to measure the size of the features."""
 
 
 class Frame(Protocol):
-    """What a data frame is to `Clients.from_frame`: pandas and Polars have it, and so does a dict of columns.
+    """All that `Clients.from_frame` asks of a data frame: columns by name, as in pandas, Polars or a dict of columns.
 
     >>> import pandas as pd
     >>> pd.DataFrame({"user": ["ann"], "y": [1]})["y"].to_numpy().tolist()
@@ -55,13 +55,13 @@ class Frame(Protocol):
 
 @runtime_checkable
 class _HasToList(Protocol):
-    """Arrays and columns of a data frame, whose labels become Python's own."""
+    """An array or a data frame's column: `tolist` turns its labels into plain Python objects."""
 
     def tolist(self) -> list[Any]: ...
 
 
 class ClientError(InputError):
-    """One sentence that says which client, which field and which value is wrong.
+    """Invalid client data; the message names the client, the field and the value.
 
     >>> import numpy as np
     >>> import twofold as tw
@@ -74,7 +74,7 @@ class ClientError(InputError):
 
 
 class ClientWarning(UserWarning):
-    """Something about a table had to be guessed, and the sentence says how to say it.
+    """Something about a table had to be guessed; the message says how to state it explicitly.
 
     >>> issubclass(ClientWarning, UserWarning)
     True
@@ -108,22 +108,22 @@ class Stack(NamedTuple):
     x: PyTree
     y: PyTree
     count: NDArray[np.int32]  # (clients,)  # pyright: ignore[reportIncompatibleMethodOverride]
-    weight: NDArray[np.float64]  # (clients,), as among all clients: not renormalised
+    weight: NDArray[np.float64]  # (clients,), relative to all clients: not renormalised over this stack
     position: NDArray[np.int32]  # (clients,)
-    row_weight: NDArray[np.float64] | None = None  # (clients, rows), with mean one over a client's own rows
+    row_weight: NDArray[np.float64] | None = None  # (clients, rows), averaging one over each client's own rows
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Clients:
     """The data of M clients, concatenated client after client without padding.
 
-    `x` and `y` are pytrees of arrays with N rows in all. The first `counts[0]` rows belong to client 0, and so on.
-    `weights` are positive, sum to one, and default to the paper's 1/M. Dicts and tuples are pytrees; a list is read
-    as an array. Booleans, integers and floats keep their dtype, and `y` may be None. The arrays are read-only.
+    `x` and `y` are pytrees of arrays with N rows in all. The first `counts[0]` rows belong to client 0, the next `counts[1]`
+    to client 1, and so on. `weights` are positive, sum to one, and default to the paper's 1/M. Dicts and tuples are pytrees;
+    a list is read as an array. Booleans, integers and floats keep their dtype, and `y` may be None. The arrays are read-only.
 
-    `row_weights` say how much each row counts in its own client's mean: numbers ≥ 0, which are brought to a mean of one over
-    every client's rows. A row of weight 2 counts as if it were there twice, and one of weight 0 as if it were not there.
-    `schema` says how a table's columns became features, and turns new rows into features the same way.
+    `row_weights` say how much each row counts in its own client's mean. They are numbers ≥ 0, and are rescaled to average one
+    over each client's rows. A row of weight 2 counts as two identical rows; a row of weight 0 does not count at all.
+    `schema` records how a table's columns became features, and turns new rows into features the same way.
 
     >>> import twofold as tw
     >>> clients = tw.Clients.from_list([([[1.0], [2.0]], [0, 1]), ([[3.0]], [1])], names=["ann", "bob"])
@@ -173,9 +173,9 @@ class Clients:
     ) -> Clients:
         """Take one pair (x, y) per client; the names default to 0, 1, 2, ...
 
-        Labels that are strings become 0, 1, ... in their sorted order, which `clients.schema.classes` keeps. Rows that came apart,
-        such as a test table, are read `like` other clients: with their classes, and x that is a table with their features; the names
-        then default to theirs.
+        String labels become 0, 1, ... in sorted order; `clients.schema.classes` keeps that order. For rows that are loaded
+        separately, such as a test set, pass the training clients as `like`: labels are then coded with their classes, an x that
+        is a table gets their features, and the names default to theirs if there are as many clients.
 
         >>> import numpy as np
         >>> import twofold as tw
@@ -226,13 +226,15 @@ class Clients:
         schema: Schema | None = None,
         like: Like = None,
     ) -> Clients:
-        """Cut one table into clients by a label per row.
+        """Split one table into clients, given one group label per row.
 
-        Clients come in the sorted order of their labels, or in order of first appearance if labels cannot be compared.
-        Rows keep their order inside a client. Strings and integers become names as they are, other labels as `str`.
-        Labels y that are strings become 0, 1, ... in their sorted order, which `clients.schema.classes` keeps. SciPy's sparse
-        matrices become dense ones, if there is room for them. `row_weights` are one number ≥ 0 per row. Rows that came apart, such as a
-        test table, are read `like` other clients: with their classes, in their order, and x that is a table with their features.
+        Clients come in the sorted order of their group labels, or in order of first appearance if these cannot be compared.
+        Rows keep their order inside a client. Strings and integers become names as they are; other group labels become their
+        `str`. String targets y become 0, 1, ... in sorted order; `clients.schema.classes` keeps that order. SciPy's sparse
+        matrices become dense if memory allows. `row_weights` is one number ≥ 0 per row.
+
+        For rows that are loaded separately, such as a test set, pass the training clients as `like`: labels are then coded with
+        their classes, an x that is a table gets their features, and clients come in their order.
 
         >>> import numpy as np
         >>> import twofold as tw
@@ -295,28 +297,30 @@ class Clients:
         row_weights: str | ArrayLike | None = None,
         like: Like = None,
     ) -> Clients:
-        """Cut a data frame into clients by the column `client`, in the order of `from_groups`.
+        """Split a data frame into clients by the column `client`, in the same order as `from_groups`.
 
         `df` is a pandas or Polars data frame, an Arrow table, or a dict of columns. `x` is made of the columns `features`, by
-        default all columns but `client`, `target` and the one of `row_weights`, in their order. `clients.schema` remembers how, and
-        `clients.schema.transform(frame)` does the same with new rows.
+        default all columns except `client`, `target` and the column of `row_weights`, in their order. `clients.schema` records
+        how columns became features, and `clients.schema.transform(frame)` does the same to new rows.
 
-        **Columns.** A column of numbers or of booleans is one feature. A column of strings or categories is one feature for each
-        of its levels, which all clients agree on. Dates are refused.
+        **Columns.** A numeric or boolean column is one feature. A column of strings or categories becomes one feature per level;
+        all clients share the levels. Dates are refused.
 
-        **Gaps.** Where values are missing, the mean over everybody's rows stands in for them, and one more feature says where
-        (for a category only the latter). `missing="refuse"` refuses them. A missing target or client is always refused.
+        **Missing values.** A missing number is replaced by the mean over all clients' rows, and an extra feature marks where that
+        happened; a missing category is only marked. `missing="refuse"` refuses both. A missing target or client is always refused.
 
-        **Scale.** `standardize="pooled"` brings every column of numbers to mean 0 and spread 1 over everybody's rows, for which the
-        clients pool their sums: `clients.opening_floats` counts what that sends. `"per client"` does it over each client's own rows.
+        **Scale.** `standardize="pooled"` brings every numeric column to mean 0 and standard deviation 1 over all clients' rows.
+        The clients pool their sums for this; `clients.opening_floats` counts the numbers they send. `"per client"` standardizes
+        over each client's own rows instead.
 
-        **Targets.** Strings, categories and booleans become the numbers 0, 1, ... of their sorted classes, which `schema.classes`
-        keeps and `schema.decode` gives back. Numbers stay as they are. Only −1 and 1, and whole numbers 1, 2, ..., K up to 20, are
-        taken for classes, with a warning: say `labels="classes"` or `labels="numbers"`.
+        **Targets.** Strings, categories and booleans are coded 0, 1, ... in the sorted order of their classes. `schema.classes`
+        lists the classes, and `schema.decode` turns codes back into them. Numbers stay as they are, with two exceptions: if the
+        only values are −1 and 1, or the whole numbers 1, 2, ..., K with K up to 20, they are taken for classes, with a warning. To
+        decide it yourself, say `labels="classes"` or `labels="numbers"`.
 
-        **Another table of the same kind.** `like=train` reads a table as those clients were read: the same features, levels, means and
-        spreads, the same classes, the same columns of clients and targets, and the clients in the same order. A test table needs it:
-        read by itself, it would be coded and scaled in its own way, and no grade on it would mean anything.
+        **Test tables.** `like=train` reads a table exactly as the clients `train` were read: the same features, levels, means and
+        standard deviations, the same classes, the same client and target columns, and the clients in the same order. A test table
+        needs this: on its own it would be coded and scaled differently, and a model's scores on it would be meaningless.
 
         >>> import pandas as pd
         >>> import twofold as tw
@@ -393,16 +397,16 @@ class Clients:
         row_weights: str | ArrayLike | None,
         own: dict[str, Any],
     ) -> Clients:
-        """Read a table as other clients were read; `own` are the options that these have settled already."""
+        """Read a table as other clients were read; `own` holds the options that `like` already settles, so that none may be given."""
         schema = cast(Schema, _known(like))
         said = [name for name, value in own.items() if value is not None]
         if said:
             raise ClientError(
-                f"{' and '.join(said)} cannot be given with like=, which reads the table as those clients were"
+                f"{' and '.join(said)} cannot be combined with like=, which already says how the table is read"
             )
         if not schema.columns:
             raise ClientError(
-                "like= needs clients that Clients.from_frame has read: for arrays say from_list(..., like=train)"
+                "like= needs clients made by Clients.from_frame: for arrays use Clients.from_list(..., like=train)"
             )
         client = schema.client if client == "user" and schema.client is not None else client
         target = schema.target if target == "y" else target
@@ -423,14 +427,14 @@ class Clients:
 
     @property
     def opening_floats(self) -> int:
-        """Numbers that every client sends before anything else, so that all have the same features: levels, sums, counts."""
+        """How many numbers each client sends before training so that all build the same features: levels, sums, counts."""
         return 0 if self.schema is None else self.schema.opening_floats
 
     @cached_property
     def scales(self) -> NDArray[np.float64] | None:
-        """The size of each feature where it is not zero, as a root mean square over (some of) everybody's rows.
+        """The root mean square of each feature's nonzero values, over all clients' rows or an even sample of them.
 
-        None where x is no matrix of numbers; nan for a feature that is always zero.
+        None if x is not a matrix of numbers; nan for a feature that is always zero.
         """
         if not isinstance(self.x, np.ndarray) or self.x.ndim != 2 or self.x.shape[1] == 0:
             return None
@@ -455,7 +459,7 @@ class Clients:
 
     @cached_property
     def offsets(self) -> NDArray[np.int64]:
-        """Where each client's rows start, followed by the number of all rows: (M + 1,)."""
+        """Where each client's rows start, followed by the total number of rows: shape (M + 1,)."""
         return _frozen(np.concatenate([[0], np.cumsum(self.counts, dtype=np.int64)]))
 
     @cached_property
@@ -474,7 +478,7 @@ class Clients:
         return self._lookup[name]
 
     def __getitem__(self, which: Name) -> Client:
-        """Give one client. A string is a name, an integer always a position (for integer names, see `position`)."""
+        """Return one client. A string is a name; an integer is always a position (for integer names, see `position`)."""
         m = self.position(which) if isinstance(which, str) else operator.index(which)
         if not -self.M <= m < self.M:
             raise IndexError(f"there is no client at position {m}: positions go from 0 to {self.M - 1}")
@@ -499,8 +503,8 @@ class Clients:
     def stack(self, positions: ArrayLike | None = None, rows: int | None = None) -> Stack:
         """Pad clients (by default all) to equal length: to `rows`, or to the largest count among them.
 
-        Padding repeats the client's own first row, so that any function stays finite on it; it must get weight zero.
-        Clients of equal size that lie next to each other come as a view, without a copy.
+        Padding repeats the client's own first row, so that every function stays finite on it. The caller must give padding weight
+        zero. Adjacent clients of equal size are returned as a view, without a copy.
 
         >>> import twofold as tw
         >>> clients = tw.Clients.from_list([([[1.0], [2.0]], [0, 1]), ([[3.0]], [1])])
@@ -527,10 +531,10 @@ class Clients:
         return Stack(**data, count=count, weight=self.weights[chosen], position=chosen.astype(np.int32))
 
     def buckets(self, waste: float = 0.15, least: int = 1 << 20) -> tuple[NDArray[np.int64], ...]:
-        """Group positions by size, in as few groups as keep all padding within `waste` times the real rows.
+        """Group clients of similar size into as few groups as possible, with at most `waste` padded rows per real row in all.
 
-        Each group is meant to be padded to its own largest client. All clients form one group if its padding is fewer
-        than `least` numbers. Groups go from small clients to large ones; inside a group, positions increase.
+        Each group is meant to be padded to its own largest client. All clients form one group if that takes fewer than `least`
+        numbers of padding. Groups go from small clients to large ones; inside a group, positions increase.
 
         >>> import numpy as np
         >>> import twofold as tw
@@ -551,7 +555,7 @@ class Clients:
         """Split every client's rows into training and test rows, at least one of each; names and weights stay.
 
         `test` is the share of test rows. A client's draw depends only on the seed, its position and its own rows. With
-        `stratify`, each label's share among the test rows is that among the client's rows, up to one row.
+        `stratify`, each label has the same share of a client's test rows as of all its rows, to within one row.
 
         >>> import numpy as np
         >>> import twofold as tw
@@ -571,7 +575,7 @@ class Clients:
         for m, (start, count, size) in enumerate(zip(self.offsets[:-1], self.counts, sizes, strict=True)):
             rng = np.random.default_rng((seed, m))
             row = start + rng.permutation(count)
-            if stratify:  # every size-th part of the rows sorted by label gives one: each label gets its share, rounded
+            if stratify:  # sort by label and take `size` evenly spaced rows: each label gets its share, rounded
                 row = row[np.argsort(self.y[row], kind="stable")]
                 row = row[(np.arange(size) * count + rng.integers(count)) // size]
             chosen[row[:size]] = True
@@ -633,7 +637,7 @@ class Clients:
 
     @property
     def _rows(self) -> dict[str, PyTree]:
-        """All that has one entry per row."""
+        """Every array that has one entry per row."""
         return self._data | {"row_weights": self.row_weights}
 
     def _positions(self, positions: ArrayLike | None) -> NDArray[np.int64]:
@@ -703,7 +707,7 @@ def _array(leaf: Any) -> _Array:
 
 
 def _about_objects(leaf: Any) -> str:
-    """Which columns of an array of objects are no numbers, and what to do about it."""
+    """For an array of objects: where it holds something other than a number, and what to do about it."""
     if getattr(getattr(leaf, "dtype", None), "kind", "") != "O" or np.ndim(leaf) not in (1, 2):
         return ""
     table = np.asarray(leaf, object)
@@ -720,26 +724,26 @@ def _about_objects(leaf: Any) -> str:
 
 
 def _dense(matrix: Any) -> _Array:
-    """A sparse matrix of SciPy's as a dense one, unless that would take more memory than there is."""
+    """Make a SciPy sparse matrix dense, unless that would take more memory than is free."""
     import psutil
 
     size = math.prod(getattr(matrix, "shape", ())) * getattr(getattr(matrix, "dtype", None), "itemsize", 8)
     available = int(psutil.virtual_memory().available)
     if size > 0.8 * available:
         raise ClientError(
-            f"A sparse matrix of shape {matrix.shape} takes {size / 1e9:.3g} GB as a dense one, and {available / 1e9:.3g} GB are free: "
-            "choose fewer features (a feature hasher, a truncated SVD, the most frequent columns), or a narrower dtype."
+            f"A sparse matrix of shape {matrix.shape} takes {size / 1e9:.3g} GB as a dense one, but only {available / 1e9:.3g} GB are "
+            "free: choose fewer features (a feature hasher, a truncated SVD, the most frequent columns), or a narrower dtype."
         )
     return cast(_Array, matrix.toarray())
 
 
 def _coded(targets: list[PyTree]) -> tuple[Schema | None, list[PyTree]]:
-    """Labels that are strings as the numbers of their sorted classes; other targets as they are."""
+    """Code string labels as 0, 1, ... in the sorted order of their classes; leave other targets as they are."""
     if not targets or not all(isinstance(y, (list, np.ndarray)) or hasattr(y, "to_numpy") for y in targets):
         return None, targets
     try:
         arrays: list[_Array] = [np.asarray(y) for y in targets]
-    except ValueError:  # rows of unequal length, which are told elsewhere
+    except ValueError:  # rows of unequal length: `_read` reports them
         return None, targets
     if not all(array.ndim == 1 and _is_text(array) for array in arrays):
         return None, targets
@@ -753,7 +757,7 @@ def _is_text(array: _Array) -> bool:
 
 
 def _known(like: Like) -> Schema | None:
-    """How the rows of other clients were read; None if nobody says."""
+    """The schema by which the clients `like` were read; None without `like`."""
     if like is None or isinstance(like, Schema):
         return like
     if not isinstance(cast(object, like), Clients):  # users may pass anything
@@ -762,27 +766,29 @@ def _known(like: Like) -> Schema | None:
 
 
 def _codes_like(schema: Schema, y: PyTree, client: Name | None, owners: Sequence[Any] | None = None) -> PyTree:
-    """Labels as the numbers of classes that are known; where these are strings, numbers are codes already and stay as they are."""
+    """Code labels with the classes of a known schema; where its classes are strings, numbers are already codes and stay."""
     who = "" if client is None else f"client {client!r}: "
     _, (found,) = _coded([y])
     text = found is not y
     if schema.classes is None:
         if text or getattr(getattr(y, "dtype", None), "kind", "") == "O":
-            raise ClientError(f"{who}the labels are strings, but those of like= are numbers")
+            raise ClientError(f"{who}the labels are strings, but those of the clients like= are numbers")
         return y
     listed_already: object = y.tolist() if isinstance(y, _HasToList) else y
     if not isinstance(listed_already, list):
         return cast(Any, y)
     labels = cast(list[Any], listed_already)
     if owners is None and not text and any(isinstance(label, str) for label in schema.classes):
-        return y  # the numbers of classes already
+        return y  # already coded
     known = {label: code for code, label in enumerate(schema.classes)}
     for row, label in enumerate(labels):
         if plain(label) not in known:
             whose = who if owners is None else f"client {_name(owners[row])!r}: "
             where = f"row {row}" if owners is None else f"row {row} of the frame"
             listed = ", ".join(map(repr, schema.classes))
-            raise ClientError(f"{whose}the label at {where} is {plain(label)!r}, but those of like= are {listed}")
+            raise ClientError(
+                f"{whose}the label at {where} is {plain(label)!r}, but the labels of the clients like= are {listed}"
+            )
     return schema.codes(labels)
 
 
@@ -796,7 +802,7 @@ def _whole_target(table: Table, target: str, owners: Sequence[Any]) -> Values:
         row = int(np.argmax(wrong))
         found = "missing" if values.missing[row] else values.values[row]
         where = f"client {_name(owners[row])!r}: column {target!r} at row {row} of the frame"
-        raise ClientError(f"{where} is {found}, but every target must be there and finite: leave such rows out")
+        raise ClientError(f"{where} is {found}, but every target must be present and finite: leave such rows out")
     return values
 
 
@@ -830,7 +836,7 @@ def _one_each(values: ArrayLike, rows: int) -> NDArray[np.float64]:
 def _row_weights(
     values: ArrayLike | None, counts: NDArray[np.integer], names: tuple[Name, ...]
 ) -> tuple[NDArray[np.float64] | None, NDArray[np.float64] | None]:
-    """Each client's sum of row weights, and the weights brought to a mean of one over each client's rows."""
+    """Each client's sum of row weights, and the weights rescaled to average one over each client's rows."""
     if values is None:
         return None, None
     array = _one_each(values, int(counts.sum(dtype=np.int64)))
@@ -849,21 +855,21 @@ def _row_weights(
 
 
 def _frozen(array: NDArray[_Scalar]) -> NDArray[_Scalar]:
-    """Give a read-only view; the caller's own array stays as writeable as it was."""
+    """A read-only view; the caller's own array stays as writeable as it was."""
     view = array.view()
     view.flags.writeable = False
     return view
 
 
 def _fields(structure: _Layout) -> list[str]:
-    """Name every leaf of a dict of x and y as one would write it: x, x['age'], y."""
+    """Name every leaf of a dict of x and y the way a user would write it: x, x['age'], y."""
     numbered = tree_util.tree_unflatten(structure, range(structure.num_leaves))
     leaves = cast(list[tuple[tuple[Any, ...], int]], tree_util.tree_leaves_with_path(numbered))
     return [path[0].key + tree_util.keystr(path[1:]) for path, _ in leaves]
 
 
 def _layout(arrays: list[_Array], structure: _Layout) -> str:
-    """Say what one row holds: x: float64[64], y: int64."""
+    """Describe what one row holds, for instance "x: float64[64], y: int64"."""
     kinds = (f"{array.dtype}{list(array.shape[1:]) or ''}".replace(" ", "") for array in arrays)
     return ", ".join(f"{field}: {kind}" for field, kind in zip(_fields(structure), kinds, strict=True))
 
@@ -888,7 +894,7 @@ def _name(label: Any) -> Name:
 
 
 def _names(names: Iterable[Any] | None, M: int) -> tuple[Name, ...]:
-    """Check that every one of M clients has a name of its own; the default is 0, ..., M - 1."""
+    """Check that each of M clients has a unique name; the default is 0, ..., M - 1."""
     if M == 0:
         raise ClientError("there are no clients: the list is empty")
     names = tuple(range(M)) if names is None else tuple(map(_name, names))
@@ -906,7 +912,7 @@ def _weights(
     names: tuple[Name, ...],
     totals: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
-    """Turn any accepted form of weights into positive numbers that sum to one; `totals` are sums of row weights."""
+    """Turn any accepted form of weights into positive numbers that sum to one; `totals` are the clients' sums of row weights."""
     if weights is None:
         return np.full(len(counts), 1 / len(counts))
     try:
@@ -925,11 +931,12 @@ def _weights(
 
 
 def _fewest_groups(counts: NDArray[np.integer], budget: int) -> NDArray[np.integer]:
-    """Give the largest size in each group, for the fewest groups of neighbouring sizes with at most `budget` rows.
+    """Split the sizes into the fewest groups of neighbouring sizes whose padded rows fit `budget`; return each group's largest size.
 
-    With C_j clients among the j smallest sizes s_1 < ... < s_j, the fewest padded rows in at most k groups obey
-    D_k(j) = min_{i<j} D_{k-1}(i) + s_j (C_j - C_i). That is the lowest of lines in s_j whose slopes -C_i only fall, so
-    the lower envelope is a queue and a layer k takes linear time. Python's integers keep it exact.
+    With C_j clients among the j smallest sizes s_1 < ... < s_j, the smallest number of rows after padding, in at most k groups,
+    obeys D_k(j) = min_{i<j} D_{k-1}(i) + s_j (C_j - C_i). For each j this is the minimum over i of lines in s_j with slopes
+    -C_i. The slopes only fall as i grows, so the lower envelope can be kept as a queue, and each layer k takes linear time.
+    Python's integers keep the arithmetic exact.
     """
     unique, clients = np.unique(counts, return_counts=True)
     sizes: list[int] = unique.tolist()

@@ -1,9 +1,9 @@
-"""Branches and loops that stay real: in a compiled program, under vmap over seeds, and in plain Python.
+"""Branches and loops that skip the work they do not need: compiled, under vmap over seeds, and in plain Python.
 
-`lax.cond` with a batched predicate becomes a select that pays for both sides at every iteration. `branch` pays for the
-costly side only in iterations in which at least one member of the batch takes it, which for a rare coin (the ρ-coin of
-the variance-reduced methods) is almost never. Called with concrete values, outside any trace, both helpers are Python's
-own `if` and `for`, so that the client-by-client engine runs the very same algorithm files and really counts.
+Under vmap, `lax.cond` with a batched predicate becomes a select, which computes both sides in every iteration. `branch`
+computes the costly side only in iterations in which at least one member of the batch takes it; for a rare coin, such as the
+ρ-coin of the variance-reduced methods, that is almost never. Called with concrete values, outside any trace, both helpers are
+Python's own `if` and `for`. So the "messages" engine runs the same algorithm files client by client, and counts what really runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Pytree = Any
 
 
 def is_traced(value: Pytree) -> bool:
-    """Whether any leaf is a tracer, i.e. whether we are inside a compiled or batched program.
+    """Whether any leaf is a tracer, that is, whether the call comes from inside a compiled or batched program.
 
     >>> import jax
     >>> is_traced(1.0), bool(jax.jit(lambda x: jnp.asarray(is_traced(x)))(1.0))
@@ -35,9 +35,9 @@ def is_traced(value: Pytree) -> bool:
 
 
 def branch(condition: Any, yes: Callable[[], Pytree], no: Callable[[], Pytree]) -> Pytree:
-    """`yes()` where the scalar condition holds, else `no()`; only the side taken is computed.
+    """`yes()` if the scalar condition holds, else `no()`; only the side taken is computed.
 
-    Both sides must give the same structure, shapes and dtypes. Closing over outer values is fine.
+    Both sides must return the same structure, shapes and dtypes. They may close over outer values.
 
     >>> branch(True, lambda: 1.0, lambda: 2.0)
     1.0
@@ -70,10 +70,9 @@ def repeat(times: Any, body: Callable[[Any, Pytree], Pytree], start: Pytree) -> 
 
 
 def _explicit(function: Callable[..., Pytree], *args: Pytree) -> tuple[Callable[..., Pytree], list, int]:
-    """A closure as a function of the traced values it closes over, and then of its arguments.
+    """Turn a closure into a function of (the traced values it closes over, its arguments), because custom_vmap ignores closures.
 
-    (custom_vmap does not see through closures.)
-    And of how many operations it is made: of none if it only gives what is there.
+    Also returns those values, and the number of operations in the function (zero if it only returns existing values).
     """
     closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
     structure = jax.tree.structure(shape)
@@ -107,7 +106,7 @@ def _batchable(condition: Any, yes: Callable, no: Callable, operand: Pytree, wor
 
             if work:
                 out = _batchable(jnp.any(condition), either, lambda pair: batch_no(pair[1]), (condition, operand), work)
-            else:  # nothing to save: `no` is paid for anyway
+            else:  # `yes` computes nothing, and `no` is computed anyway: a second branch would save nothing
                 out = either((condition, operand))
         else:
             out = _batchable(condition, batch_yes, batch_no, operand, work)

@@ -1,6 +1,6 @@
-"""One family of errors: every mistake that twofold reports is a `TwofoldError`, and also the built-in that people catch.
+"""One family of errors: every mistake that twofold reports is a `TwofoldError` and also a built-in such as ValueError.
 
-Anything else is a bug of ours (or in the user's own function) and deserves its traceback.
+Any other exception is a bug, in twofold or in the user's own function, and deserves its traceback.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class KindError(TwofoldError, TypeError):
 
 
 class NotFound(TwofoldError, KeyError):  # noqa: N818  (reads as what it is)
-    """A name that does not exist here.
+    """A name that was looked up and does not exist, such as a column of a history.
 
     >>> import twofold as tw
     >>> try:
@@ -78,7 +78,7 @@ class NoSuchName(TwofoldError, AttributeError):  # noqa: N818
 
 
 class ContractError(TwofoldError, TypeError):
-    """A class of the user's own that breaks a contract, such as that of `twofold.algorithms.Algorithm`.
+    """A user's class that breaks a contract, such as that of `twofold.algorithms.Algorithm`.
 
     >>> from twofold.errors import ContractError
     >>> issubclass(ContractError, TypeError)
@@ -109,7 +109,7 @@ class MissingExtra(TwofoldError, ImportError):  # noqa: N818
 
 
 def choose_from(complaint: str, found: str, allowed: Iterable[str]) -> str:
-    """A sentence about an unknown name: the complaint, what there is, and the nearest name to the one found.
+    """A message about an unknown name: the complaint, the allowed names, and the one closest to what was found.
 
     >>> choose_from("There is no loss 'logisti'", "logisti", ["logistic", "squared"])
     "There is no loss 'logisti': choose from logistic, squared; did you mean logistic?"

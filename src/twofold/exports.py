@@ -1,4 +1,4 @@
-"""Tables for people: as text that fits the terminal, as HTML for a notebook, as LaTeX for a paper, as CSV and Parquet files."""
+"""Tables to read and to keep: text that fits a terminal, HTML for a notebook, LaTeX for a paper, CSV and Parquet files."""
 # pandas and pyarrow come without types.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 __all__ = ["WIDTH", "Table", "aligned", "html", "latex", "write_csv", "write_parquet"]
 
 WIDTH = 80
-"""Columns of a terminal that nobody has widened."""
+"""The width of a standard terminal, in characters."""
 FilePath = str | os.PathLike[str]
 Columns = Mapping[str, Sequence[Any] | NDArray[Any]]
-"""A table by columns; NumPy arrays will do."""
+"""A table as a mapping from column names to values (sequences or NumPy arrays)."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts: the first column names the row, the others are figures unless named in `left`.
+    """A table of texts whose first column names the row; the other columns are right-aligned unless named in `left`.
 
-    Printing it gives text of at most 80 columns; the last line of a notebook cell, HTML. `columns` are the same values as
-    numbers, for `to_pandas`, `to_csv` and `to_parquet`; without them these get the texts.
+    Printing it gives text at most 80 characters wide; in a notebook it is shown as HTML. `columns` holds the same values as
+    numbers, for `to_pandas`, `to_csv` and `to_parquet`; without it these write the texts.
 
     >>> print(Table("Two runs", ["", "rounds"], [["acd", "12"], ["lsgd", "1,024"]]))
     Two runs
@@ -61,19 +61,19 @@ class Table:
         )
 
     def to_latex(self, path: FilePath | None = None) -> str:
-        """Give the table as LaTeX (package booktabs), and write it to `path` if one is given."""
+        """The table as LaTeX (package booktabs); written to `path` if one is given."""
         return _written(latex(self.head, self.rows, self.title), path)
 
     def to_pandas(self) -> DataFrame:
-        """Give the table as a pandas DataFrame (needs pandas)."""
+        """The table as a pandas DataFrame (needs pandas)."""
         return require("pandas", "Table.to_pandas", "sklearn").DataFrame(dict(self._by_column()))
 
     def to_csv(self, path: FilePath) -> Path:
-        """Write the table as CSV, and give the path."""
+        """Write the table as CSV, and return the path."""
         return write_csv(path, self._by_column())
 
     def to_parquet(self, path: FilePath) -> Path:
-        """Write the table as Parquet (needs pyarrow), and give the path."""
+        """Write the table as Parquet (needs pyarrow), and return the path."""
         return write_parquet(path, self._by_column())
 
     def _by_column(self) -> Columns:
@@ -83,10 +83,10 @@ class Table:
 
 
 def aligned(lines: Sequence[Sequence[str]], width: int = WIDTH, left: Collection[int] = ()) -> list[str]:
-    """Lines of cells as text: the first column and those in `left` aligned left, the others right, within `width` columns.
+    """Lines of text for rows of cells, at most `width` wide; the first column and those in `left` are left-aligned.
 
-    Where the table is too wide, the widest column is broken at spaces, the first one last, and in words only if nothing else
-    helps: no cell ever ends in dots.
+    If the table is too wide, the widest columns are wrapped at spaces, the first column only after all others. Words are broken
+    only if nothing else helps. No cell is ever cut off.
 
     >>> for line in aligned([["", "n"], ["a", "12"], ["bc", "3"]]):
     ...     print(line)
@@ -156,7 +156,7 @@ _LATEX = {
 
 
 def latex(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> str:
-    r"""A table as LaTeX, for the package booktabs; special characters are escaped and Greek letters are set as mathematics.
+    r"""A table as LaTeX, for the package booktabs; special characters are escaped and Greek letters become math symbols.
 
     >>> print(latex(["", "λ"], [["50 %", "0.1"]]))
     \begin{tabular}{lr}
@@ -184,7 +184,7 @@ def latex(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "")
 
 
 def write_csv(path: FilePath, columns: Columns) -> Path:
-    """Write columns as CSV, and give the path; a folder that is not there is made.
+    """Write columns as CSV, and return the path; a missing folder is created.
 
     >>> import tempfile
     >>> write_csv(Path(tempfile.mkdtemp()) / "a.csv", {"round": [0, 1], "loss": [0.5, 0.25]}).read_text().split()
@@ -198,7 +198,7 @@ def write_csv(path: FilePath, columns: Columns) -> Path:
 
 
 def write_parquet(path: FilePath, columns: Columns) -> Path:
-    """Write columns as Parquet (needs pyarrow), and give the path.
+    """Write columns as Parquet (needs pyarrow), and return the path.
 
     >>> import tempfile
     >>> write_parquet(Path(tempfile.mkdtemp()) / "a.parquet", {"round": [0, 1]}).name

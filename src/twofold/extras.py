@@ -1,4 +1,4 @@
-"""Optional libraries: imported where they are used, with one sentence that says what to install where one is missing."""
+"""Optional libraries: imported where they are used; if one is missing, the error says what to install."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of recorded iterates, evaluated many at a time."""
+"""Metrics of recorded iterates, evaluated many iterates at a time."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ __all__ = [
 ]  # fmt: skip
 
 ROWS_AT_ONCE = 1 << 15
-"""Iterates are evaluated in blocks of at most about this many rows: a block is evaluated whole, also for a single iterate."""
+"""Iterates are evaluated in blocks of about this many rows. A block is always evaluated whole, even for a single iterate."""
 
 Metric = Callable[[Program, Pytree, tuple[Pytree, ...]], jax.Array]
-"""(program, w, each bucket's β), as algorithms have them → a scalar."""
+"""A function of (program, w̃, each bucket's β̃), in the algorithm's variables, that returns a scalar."""
 
 
 def loss(program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> jax.Array:
@@ -36,7 +36,7 @@ def loss(program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> jax.Array:
 
 
 def gradient_norm(program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> jax.Array:
-    """‖∇F‖ in the variables that algorithms work on."""
+    """‖∇F‖ in the algorithm's variables."""
     return _norm(_gradients(program, w, parts), w)
 
 
@@ -51,12 +51,12 @@ def _norm(gradients: tuple[Pytree, jax.Array], w: Pytree) -> jax.Array:
 
 
 def bound(program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> jax.Array:
-    """½ gᵀA⁻¹g ≥ F − F*, with A below ∇²F everywhere: a certified gap, for programs that have a proof of it."""
+    """A certified gap: ½ gᵀA⁻¹g ≥ F − F*, where A ⪯ ∇²F everywhere; only for programs with a `proof`."""
     return _finish_bound(program, _parts_of_bound(program, w, parts), w)
 
 
 def _parts_of_bound(program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> tuple[Partial, Pytree]:
-    """These clients' part of the certificate, and of ∇_w F at the real point."""
+    """These clients' part of the certificate, and of ∇_w F in the user's parameters."""
     real = program._replace(variables=Variables())
     here = program.variables.w(w)
 
@@ -83,7 +83,10 @@ def size(program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> jax.Array:
 
 
 class Additive(NamedTuple):
-    """A metric from sums over clients: what some of them add, of (program, w, parts), and the value of (program, sum, w)."""
+    """A metric computed from sums over clients.
+
+    `of_some(program, w, parts)` is the contribution of some clients; `finish(program, sum, w)` is the metric's value.
+    """
 
     of_some: Callable[[Program, Pytree, tuple[Pytree, ...]], Any]
     finish: Callable[[Program, Any, Pytree], jax.Array]
@@ -97,24 +100,24 @@ SUMS: dict[Metric, Additive] = {
         lambda program, w, parts: tree.squared_norm(parts), lambda program, total, w: total + tree.squared_norm(w)
     ),
 }
-"""The metrics that can be had from a chunk of clients at a time."""
+"""The metrics that can be computed chunk by chunk of clients."""
 BUILT_IN: dict[str, Metric] = {"loss": loss, "gradient_norm": gradient_norm}
 DERIVED = {"gap": "loss", "bound": "gradient_norm"}
-"""What is computed from another metric and a number: F − F*, and ‖∇F‖²/(2μ)."""
+"""Metrics that are computed from another metric and a number: F − F*, and ‖∇F‖²/(2μ)."""
 
 
 COLUMNS = ("round", "iteration", "bytes", "gradients_w", "gradients_beta", "seconds", "stage")
-"""What every history has besides its metrics."""
+"""The columns that every history has besides its metrics."""
 
 
 class OfProgram(NamedTuple):
-    """A metric of (program, w, parts), for a mapping given to `record=`: what it needs is on board of the objective."""
+    """A metric of (program, w, parts), to be put into a `record=` mapping; it finds all it needs in the program's objective."""
 
     function: Metric
 
 
 class _Program(NamedTuple):
-    """What of a user's metric is program and not data: the function, and the order of clients it is told in."""
+    """The static part of a user's metric, which is compiled in: the function, and each bucket's client positions."""
 
     function: Callable[..., Any]
     positions: tuple[tuple[int, ...], ...]
@@ -122,10 +125,10 @@ class _Program(NamedTuple):
 
 @jax.tree_util.register_pytree_node_class
 class OfUser:
-    """A user's metric of (w, beta), beta in client order.
+    """A user's metric of (w, beta), with beta in client order.
 
-    The arguments of a `jax.tree_util.Partial` (test rows, for example) are data: they are traced, so that another problem of
-    the same shape, with other test rows, compiles nothing. Those of any other function are part of the program.
+    The arguments of a `jax.tree_util.Partial` (test rows, for example) are traced as data, so another problem of the same
+    shape with other test rows needs no new compilation. Values bound in any other function are compiled in.
     """
 
     def __init__(self, function: Callable[[Pytree, Pytree], Any], problem: Problem) -> None:
@@ -140,7 +143,7 @@ class OfUser:
     def __call__(self, program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> jax.Array:
         """The user's number for one iterate."""
         w, parts = program.outward(w, parts)
-        # A sharded run may fill its stacks up with clients of weight zero: these are not the user's.
+        # A sharded run may pad its stacks with copies of clients at weight zero, which the user must not see.
         sizes = [len(positions) for positions in self._program.positions]
         real = tuple(jax.tree.map(lambda leaf, n=n: leaf[:n], part) for part, n in zip(parts, sizes, strict=True))
         first, named = self._data
@@ -152,12 +155,12 @@ class OfUser:
         return value
 
     def tree_flatten(self) -> tuple[tuple[Pytree], tuple[_Program, _Uncompared]]:
-        """The data, and the program."""
+        """The traced data and the static part."""
         return (self._data,), (self._program, _Uncompared(self._join))
 
     @classmethod
     def tree_unflatten(cls, static: tuple[_Program, _Uncompared], children: tuple[Pytree]) -> OfUser:
-        """A metric with other data."""
+        """The same metric with other data."""
         metric = object.__new__(cls)
         (metric._program, join), (metric._data,) = static, children
         metric._join = join.function
@@ -165,7 +168,7 @@ class OfUser:
 
 
 class _Uncompared:
-    """A function that follows from what it is compared with, so that it need not be compared itself."""
+    """A function that equals every other, because the rest of the static part already determines it."""
 
     def __init__(self, function: Callable[[tuple[Pytree, ...]], Pytree]) -> None:
         self.function = function
@@ -179,20 +182,20 @@ class _Uncompared:
 
 @jax.tree_util.register_pytree_node_class
 class OfHeldOut:
-    """The grades of everyone's models on rows that are not trained on; the rows are data, how to grade them is program.
+    """Scores of all clients' models on held-out rows; the rows are traced as data, the scoring function is compiled in.
 
-    It gives four figures: over all rows, the mean and the least over clients, and over all rows with w alone.
+    It returns four numbers: the score over all rows, the mean and the minimum over clients, and the score of w alone over all rows.
     """
 
     def __init__(self, data: tuple[Pytree, ...], grade: Callable[..., jax.Array], sizes: tuple[int, ...]) -> None:
         self._data, self._grade, self._sizes = data, grade, sizes
 
     def __call__(self, program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> jax.Array:
-        """The four figures of one iterate."""
+        """The four numbers of one iterate."""
         w, parts = program.outward(w, parts)
         sums, counts = [], []
         for stack, part, size, rows in zip(program.stacks, parts, self._sizes, self._data, strict=True):
-            # A sharded run may fill its stacks up with clients of weight zero.
+            # A sharded run may pad its stacks with copies of clients at weight zero: leave them out.
             member, beta = jax.tree.map(lambda leaf, n=size: leaf[:n], (stack, part))
             of_client = partial(self._grade, program.objective)
             sums.append(jax.vmap(of_client, in_axes=(0, None, 0, 0))(member, w, beta, tree.cast(rows)))
@@ -202,12 +205,12 @@ class OfHeldOut:
         return jnp.stack([total[:, 0].sum() / count.sum(), own.mean(), own.min(), total[:, 1].sum() / count.sum()])
 
     def tree_flatten(self) -> tuple[tuple[Pytree], tuple[Callable[..., jax.Array], tuple[int, ...]]]:
-        """The data, and the program."""
+        """The traced data and the static part."""
         return (self._data,), (self._grade, self._sizes)
 
     @classmethod
     def tree_unflatten(cls, static: tuple[Any, Any], children: tuple[Pytree]) -> OfHeldOut:
-        """The same of other rows."""
+        """The same metric with other rows."""
         return cls(children[0], *static)
 
 
@@ -216,12 +219,12 @@ def _all_numbers(x: Pytree) -> bool:
 
 
 def as_tree(metric: Metric) -> Metric:
-    """A metric that can be passed to a compiled program: its data are traced, its function is static."""
+    """Wrap a metric as a pytree for a compiled program: its data are traced, its function is static."""
     return metric if isinstance(metric, OfUser | OfHeldOut) else jax.tree_util.Partial(metric)
 
 
 def value_of(metric: Metric, program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> jax.Array:
-    """A metric of one iterate, compiled."""
+    """The value of a metric at one iterate; compiled."""
     return _value_of(as_tree(metric), program, w, parts)
 
 
@@ -231,7 +234,7 @@ def _value_of(metric: Metric, program: Program, w: Pytree, parts: tuple[Pytree, 
 
 
 def named(record: str | Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
-    """What to record as name → metric: one name, several, or a mapping to names and functions.
+    """The argument `record` (one name, several, or a mapping to names and functions) as a dict of name → metric.
 
     >>> named(("loss", "gap")), named({"error": "loss"})
     ({'loss': 'loss', 'gap': 'gap'}, {'error': 'loss'})
@@ -242,12 +245,12 @@ def named(record: str | Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolve(record: Sequence[str] | Mapping[str, Any], problem: Problem) -> dict[str, Metric]:
-    """The metrics to evaluate, from names and from functions of the user's own."""
+    """The metrics to evaluate, from built-in names and the user's own functions."""
     wanted = named(record)
     found: dict[str, Metric] = {}
     for name, metric in wanted.items():
         if name in COLUMNS:
-            raise InputError(f"A metric cannot be called {name!r}: the history has a column of that name already.")
+            raise InputError(f"A metric cannot be called {name!r}: the history already has a column of that name.")
         if callable(metric) or isinstance(metric, OfProgram):
             if name in BUILT_IN or name in DERIVED:
                 raise InputError(f"A metric of your own cannot be called {name!r}: that name is built in.")
@@ -264,7 +267,7 @@ def resolve(record: Sequence[str] | Mapping[str, Any], problem: Problem) -> dict
 def evaluate(
     metrics: dict[str, Metric], program: Program, snapshots: Any, index: np.ndarray
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Every metric of the snapshots at the flat (slot, seed) positions `index`, and ‖(w, β)‖² of each."""
+    """Every metric, and ‖(w, β)‖², of the snapshots at the flat (slot, seed) positions `index`."""
     rows = sum(int(np.prod(jax.tree.leaves(stack.x)[0].shape[:2])) for stack in program.stacks)
     places = int(np.prod(jax.tree.leaves(snapshots)[0].shape[:2]))
     block = int(np.clip(ROWS_AT_ONCE // max(rows, 1), 1, min(64, places)))

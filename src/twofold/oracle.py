@@ -1,4 +1,4 @@
-"""One client as an algorithm sees it: its rows, samples of them, and gradients in the variables that algorithms work on."""
+"""One client as an algorithm sees it: its rows, samples of them, and gradients in the algorithm's variables."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ __all__ = ["Draws", "Member", "Oracle", "Program", "Sample", "weighted_mean"]
 
 
 Entry: TypeAlias = jax.Array
-"""A number, or one for each of many clients. (Data that are still on the host are NumPy arrays, which do the same.)"""
+"""An array of one client, or of many clients with a leading axis. (Data still on the host are NumPy arrays, used the same way.)"""
 
 
 class Sample(NamedTuple):
-    """Some of a client's rows, with their weights in the mean."""
+    """Some of a client's rows, with their weights in the client's mean."""
 
     index: jax.Array  # pyright: ignore[reportIncompatibleMethodOverride]  (tuple.index)
     weight: jax.Array
-    key: jax.Array | None = None  # two words, where a net is trained on these rows
+    key: jax.Array | None = None  # two words of a random key for dropout and the like; None unless a net is trained
 
 
 class Draws(NamedTuple):
-    """How a client draws its rows in proportion to their smoothness: an alias table, and the weight 1/(n π_j) of each row."""
+    """How a client samples rows with probability π_j proportional to their smoothness: an alias table, and weights 1/(n π_j)."""
 
     probability: Entry
     alias: Entry
@@ -49,14 +49,14 @@ class Member(NamedTuple):
     y: Pytree
     count: Entry  # pyright: ignore[reportIncompatibleMethodOverride]  (tuple.count)
     weight: Entry  # p_m
-    position: Entry  # its number among all clients, which its random stream is derived from
+    position: Entry  # its position among all clients; its random stream is derived from it
     own: Pytree
-    share: Entry  # its weight in means over clients: p_m, or zero for a copy that only fills up a shard
+    share: Entry  # its weight in means over clients: p_m, or zero for a copy that only fills a device's shard
     draws: Draws | None = None  # None: rows are drawn uniformly
     factor: Entry | None = None  # R_m of the change of variables β_m = R_m β̃_m
-    proof: ClientFactors | None = None  # what its part of the certificate needs
+    proof: ClientFactors | None = None  # the factors for its part of the certificate
     row_weight: Entry | None = (
-        None  # how much each row counts, with mean one over the client's rows; None: all the same
+        None  # how much each row counts, averaging one over the client's rows; None: all the same
     )
 
     @property
@@ -65,10 +65,10 @@ class Member(NamedTuple):
         return jax.tree.leaves(self.x)[0].shape[0]
 
     def rows(self, sample: Sample | None = None) -> Rows:
-        """One client's rows, or a sample of them, as losses see them.
+        """One client's rows, or a sample of them, in the form that losses take.
 
-        Features that are kept in fewer bits are widened here to the run's precision, after a sample is taken, so that only
-        its rows are.
+        Features stored in a narrower dtype are widened here to the run's precision. This happens after sampling, so only the
+        sampled rows are converted.
         """
         each = self.row_weight
         if sample is None:
@@ -81,16 +81,16 @@ class Member(NamedTuple):
 
 @partial(jax.jit, inline=True, static_argnums=3)
 def _by_importance(key: Key, draws: Draws, count: Any, size: int) -> Sample:
-    """See `Oracle.sample`; compiled on its own where it is called outside a trace (the engine of messages)."""
+    """Sample by importance (see `Oracle.sample`); jitted because the "messages" engine calls it outside a trace."""
     index = alias_rows(randomness.bits(key, 2 * size), draws.probability, draws.alias, count, size)
     return Sample(index, jnp.asarray(draws.weight)[index] / size)
 
 
 class Oracle:
-    """One client's gradients, on a sample or (sample None) on all of its rows.
+    """One client's values and gradients, on a sample or (if `sample` is None) on all of its rows.
 
-    `gradient_w` is ∇_w f_m(s·w, β_m), whose mean over clients is the w-block of ∇F. `gradient_beta` is p_m ∇_β f_m, the
-    β_m-block of ∇F itself (p_m = 1/M by default): algorithms never write that 1/M, so they cannot drop it.
+    `gradient_w` is ∇_w f_m(s·w, β_m); its mean over clients is the w-block of ∇F. `gradient_beta` is p_m ∇_β f_m, the
+    β_m-block of ∇F (p_m = 1/M by default). The factor 1/M is applied here, so no algorithm can forget it.
     """
 
     def __init__(self, objective: Objective, variables: Variables, member: Member) -> None:
@@ -100,7 +100,10 @@ class Oracle:
         self.capacity = member.capacity
 
     def sample(self, key: Key, size: int | None, uniform: bool = False) -> Sample | None:
-        """`size` rows drawn with replacement, by importance (unless `uniform`) where the problem says so; None for all rows."""
+        """Draw `size` rows with replacement; a `size` of None means all rows.
+
+        The draw is by importance if the problem is set up for it and `uniform` is False, and uniform otherwise.
+        """
         if size is None:
             return None
         draws = self._member.draws
@@ -109,14 +112,14 @@ class Oracle:
         return _by_importance(key, draws, self.count, size)
 
     def order(self, key: Key) -> jax.Array:
-        """A reshuffling of this client's own rows (padding, if any, comes last)."""
+        """A random order of this client's own rows (padding, if any, comes last)."""
         return randomness.shuffle(key, self.count, self.capacity)
 
     def slice(self, order: jax.Array, start: Any, size: int) -> Sample:
-        """The rows at start … start+size−1 of a reshuffling.
+        """The batch of rows start … start+size−1 of a shuffled order.
 
-        The last, shorter batch is filled up with the first rows, which do not count: whoever looks at a whole batch, as BatchNorm
-        does, sees no padding.
+        The last batch may be short; it is filled with the first rows, at weight zero. They are real rows, so that a layer that
+        uses the whole batch regardless of weights, such as BatchNorm, never sees padding.
         """
         place = start + jnp.arange(size)
         real = place < self.count
@@ -124,7 +127,7 @@ class Oracle:
         return Sample(order[place % self.count], weight)
 
     def trained_on(self, sample: Sample | None, key: Key) -> Sample | None:
-        """The same sample as a batch to train a net on, with a key for dropout and the like; other losses need none."""
+        """The sample with a random key for dropout and the like, if the loss is a net; other losses get it back unchanged."""
         if not getattr(getattr(self._objective, "loss", None), "trains", False):
             return sample
         if sample is None:
@@ -132,9 +135,9 @@ class Oracle:
         return sample._replace(key=randomness.hashed(key))
 
     def halves(self, sample: Sample | None) -> tuple[Sample | None, Sample | None]:
-        """The first and the second half of a sample, each with weights of its own; all rows twice for all rows.
+        """Split a sample into two halves, each with its weights rescaled to sum to one.
 
-        A second half that has no rows is the first one again.
+        A sample of None (all rows) gives None twice. If the second half holds no rows that count, it is the first half again.
         """
         if sample is None:
             return None, None
@@ -154,7 +157,7 @@ class Oracle:
         return Sample(index, weight / jnp.where(total > 0, total, 1.0), key)
 
     def value(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> jax.Array:
-        """f_m at the real parameters of w̃ and β̃_m."""
+        """f_m at the real parameters that w̃ and β̃_m stand for."""
         real = self._variables.w(w), self._variables.beta(beta, self._member.factor)
         return self._objective.value(*real, self._member.rows(sample), self._member.own)
 
@@ -167,29 +170,29 @@ class Oracle:
         return tree.scale(self.weight, jax.grad(self.value, argnums=1)(w, beta, sample))
 
     def gradients(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> tuple[Pytree, Pytree]:
-        """Both at once, for the price of one pass."""
+        """`gradient_w` and `gradient_beta` together, at the cost of one pass."""
         of_w, of_beta = jax.grad(self.value, argnums=(0, 1))(w, beta, sample)
         return of_w, tree.scale(self.weight, of_beta)
 
     def value_and_gradient_w(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> tuple[jax.Array, Pytree]:
-        """f_m and ∇_w f_m, for the price of the gradient."""
+        """f_m and ∇_w f_m, at the cost of the gradient alone."""
         return jax.value_and_grad(self.value, argnums=0)(w, beta, sample)
 
     def value_and_gradient_beta(
         self, w: Pytree, beta: Pytree, sample: Sample | None = None
     ) -> tuple[jax.Array, Pytree]:
-        """f_m and p_m ∇_β f_m, for the price of the gradient."""
+        """f_m and p_m ∇_β f_m, at the cost of the gradient alone."""
         value, of_beta = jax.value_and_grad(self.value, argnums=1)(w, beta, sample)
         return value, tree.scale(self.weight, of_beta)
 
-    # In the parameters that users see, where a learning rate means what people mean by it.
+    # The methods below work in the user's own parameters, without scaling, where a learning rate has its usual meaning.
 
     def outward(self, w: Pytree, beta: Pytree) -> tuple[Pytree, Pytree]:
-        """Real w and β_m."""
+        """The user's w and β_m, from the algorithm's variables."""
         return self._variables.w(w), self._variables.beta(beta, self._member.factor)
 
     def inward(self, w: Pytree, beta: Pytree) -> tuple[Pytree, Pytree]:
-        """Real w and β_m in the variables that algorithms work on."""
+        """The algorithm's variables w̃ and β̃_m, from the user's w and β_m."""
         w, metric = tree.unscale(self._variables.scale, w), self._variables.metric
         if metric is None:
             return w, beta
@@ -198,18 +201,21 @@ class Oracle:
     def plain_gradients(
         self, w: Pytree, beta: Pytree, sample: Sample | None = None, of: str = "both"
     ) -> tuple[Pytree, Pytree]:
-        """∇_w f_m and ∇_β f_m at real parameters, with neither p_m nor s in them; `of` says which of them is used, "w" or "beta"."""
+        """∇_w f_m and ∇_β f_m at the user's parameters, without the factors p_m and s.
+
+        `of` says which of the two the caller uses: "w", "beta" or "both".
+        """
         return jax.grad(self._plain_value, argnums=(0, 1))(w, beta, sample)
 
     def _plain_value(self, w: Pytree, beta: Pytree, sample: Sample | None) -> jax.Array:
         return self._objective.value(w, beta, self._member.rows(sample), self._member.own)
 
     def loss_gradient(self, params: Pytree, sample: Sample | None = None, of: str = "w") -> Pytree:
-        """∇f'_m of the loss alone, at the parameters of one whole model; `of` says to which block it belongs, "w" or "beta"."""
+        """∇f'_m, the gradient of the loss alone at one whole model; `of` says which block that model is, "w" or "beta"."""
         return jax.grad(self._objective.loss.value)(params, self._member.rows(sample))
 
     def hessian_beta(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> jax.Array:
-        """p_m ∇²_ββ f_m, a matrix over the entries of β in the order of `ravel_pytree`: one product a column."""
+        """p_m ∇²_ββ f_m as a matrix, over the entries of β in `ravel_pytree` order; costs one Hessian product per column."""
         flat, unravel = ravel_pytree(beta)
         return jax.jacfwd(lambda v: ravel_pytree(self.gradient_beta(w, unravel(v), sample))[0])(flat)
 
@@ -218,11 +224,11 @@ class Oracle:
         return jax.jvp(lambda at: self.gradient_beta(w, at, sample), (beta,), (v,))[1]
 
     def hessian_beta_along(self, w: Pytree, beta: Pytree) -> Callable[[Pytree], Pytree]:
-        """v ↦ p_m ∇²_ββ f_m v: what no direction changes, a net's or a softmax's activations, is computed once for all of them."""
+        """The map v ↦ p_m ∇²_ββ f_m v; what does not depend on v, such as a net's activations, is computed only once."""
         return jax.linearize(lambda at: self.gradient_beta(w, at), beta)[1]
 
     def hessian_w(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> tuple[jax.Array, jax.Array]:
-        """∇²_ww f_m and p_m ∇²_βw f_m: how `gradients` change with w, matrices with one column for each entry of w."""
+        """∇²_ww f_m and p_m ∇²_βw f_m: the derivative of `gradients` in w, as matrices with one column per entry of w."""
         flat, unravel = ravel_pytree(w)
 
         def gradients(v: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -232,26 +238,26 @@ class Oracle:
         return jax.jacfwd(gradients)(flat)
 
     def row_gradients_beta(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> Pytree:
-        """p_m ∇_β f_{m,j} for each row j of the sample, or of all rows (padding included, for whoever masks it)."""
+        """p_m ∇_β f_{m,j} for each row j of the sample, or of all rows; that includes padding, which the caller must mask."""
         index = jnp.arange(self.capacity) if sample is None else sample.index
         alone = jnp.ones((1,))
         return jax.vmap(lambda j: self.gradient_beta(w, beta, Sample(j[None], alone)))(index)
 
 
 class Program(NamedTuple):
-    """What a compiled run works on: the objective, the change of variables, and each bucket's clients."""
+    """All the data of a compiled run: the objective, the change of variables, and each bucket's clients."""
 
     objective: Objective
     variables: Variables
     stacks: tuple[Member, ...]
-    proof: SharedFactors | None = None  # what the certificate needs besides what every client has
+    proof: SharedFactors | None = None  # the certificate's factors that all clients share
 
     def inward(self, w: Pytree, parts: tuple[Pytree, ...]) -> tuple[Pytree, tuple[Pytree, ...]]:
-        """The user's w and each bucket's β as algorithms have them."""
+        """The algorithm's w̃ and each bucket's β̃, from the user's w and β."""
         return self.variables.inward(w, parts, tuple(stack.factor for stack in self.stacks))
 
     def outward(self, w: Pytree, parts: tuple[Pytree, ...]) -> tuple[Pytree, tuple[Pytree, ...]]:
-        """An algorithm's w and each bucket's β as the user has them."""
+        """The user's w and each bucket's β, from the algorithm's w̃ and β̃."""
         return self.variables.outward(w, parts, tuple(stack.factor for stack in self.stacks))
 
     def oracle(self, member: Member) -> Oracle:
@@ -279,10 +285,10 @@ class Program(NamedTuple):
 
 
 def weighted_mean(shares: list[jax.Array], values: list[Pytree]) -> Pytree:
-    """Σ_m p_m v_m, in client order, from each bucket's shares and values: the one mean over clients that every engine takes."""
+    """Σ_m p_m v_m, in client order, from each bucket's shares and values; every engine takes its means over clients here."""
 
     def total(share: jax.Array, leaf: jax.Array) -> jax.Array:
-        # A product and a sum, not a dot: under vmap over seeds a dot would first have to transpose.
+        # A product and a sum instead of a dot: vmapped over seeds, a dot would have to transpose its operands first.
         return jnp.sum(share.reshape(-1, *(1,) * (leaf.ndim - 1)) * leaf, axis=0)
 
     totals = [

@@ -1,13 +1,13 @@
 """The only place where random keys are derived and values drawn.
 
-Keys: `fold_in(key, 0) → k` for the coins that all share, `fold_in(key, 1) → m → k` for what client m draws in iteration k,
-`fold_in(key, 2) → k` for who takes part in it.
-Every draw is of 32-bit words, so that coins and indices are the same in float32 and float64 and in every engine.
+Keys: `fold_in(key, 0) → k` for the coins that all clients share in iteration k, `fold_in(key, 1) → m → k` for client m's own
+draws in iteration k, `fold_in(key, 2) → k` for which clients take part in it. All draws consist of 32-bit words, so coins and
+indices are the same in float32, in float64 and in every engine.
 
 The hash is JAX's own, Threefry-2x32, and `at` is `jax.random.fold_in`, bit for bit (both are tested against JAX). It is
-written out here because JAX compiles it on CPUs as a loop of small kernels, which inside a loop over iterations costs more
-than all the rest of a cheap iteration; written out, XLA fuses it with its surroundings. For the same reason the last
-`fold_in` is put off: a key is (words, number), and a draw hashes both at once.
+written out here because on CPUs JAX compiles it to a loop of small kernels, which costs more than all the rest of a cheap
+iteration. Written out, XLA fuses it with the code around it. For the same reason the last `fold_in` is delayed: a key is
+(words, number), and a draw hashes both at once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
 class Key(NamedTuple):
-    """The key `fold_in(words, number)`, its hash not yet taken.
+    """The key `fold_in(words, number)`, not yet hashed.
 
     >>> of(root(0), 3).number.item()
     3
@@ -58,7 +58,7 @@ F = TypeVar("F", bound=Callable[..., jax.Array])
 
 
 def _compiled(*static: int) -> Callable[[F], F]:
-    """Compile a function on its own where it is called outside a trace (the engine of messages); inside one, inline it."""
+    """Jit a function for calls outside a trace (by the "messages" engine); inside a trace it is inlined."""
     return cast(Callable[[F], F], partial(jax.jit, inline=True, static_argnums=static))
 
 
@@ -82,7 +82,7 @@ def root(seed: int) -> jax.Array:
 
 
 def of(words: jax.Array, number: Any) -> Key:
-    """The key of a number (an iteration) in a stream.
+    """The key of a number, such as an iteration, in a stream.
 
     >>> of(root(0), 3).number.item()
     3
@@ -91,7 +91,7 @@ def of(words: jax.Array, number: Any) -> Key:
 
 
 def at(key: Key, number: Any) -> Key:
-    """A key's own key for a number (a local step, a second coin).
+    """A key derived from another key and a number, such as a local step or a second coin.
 
     >>> first, second = (at(of(root(0), 3), number) for number in (0, 1))
     >>> bool((hashed(first) == hashed(second)).all())
@@ -101,7 +101,7 @@ def at(key: Key, number: Any) -> Key:
 
 
 def common(words: jax.Array) -> jax.Array:
-    """The stream of the coins that everyone shares.
+    """The stream of coins that all clients and the server share.
 
     >>> common(root(0)).shape
     (2,)
@@ -130,7 +130,7 @@ def salted(words: jax.Array, salt: bytes) -> jax.Array:
 
 
 def attendance(words: jax.Array) -> jax.Array:
-    """The stream that says who takes part in which round; everyone shares it.
+    """The stream that decides which clients take part in each round; all clients and the server share it.
 
     >>> bool((attendance(root(0)) == common(root(0))).all())
     False
@@ -139,12 +139,12 @@ def attendance(words: jax.Array) -> jax.Array:
 
 
 def bits(key: Key, size: int) -> jax.Array:
-    """`size` independent 32-bit words; the i-th does not depend on how many are drawn.
+    """`size` independent 32-bit words; the i-th word does not depend on `size`.
 
     >>> bits(of(root(0), 3), 2).tolist() == bits(of(root(0), 3), 5).tolist()[:2]
     True
     """
-    # First counter 1, 2, …: apart from 0, which derives keys.
+    # Counters start at 1, because counter 0 is used to derive keys.
     places = jnp.arange(1, size + 1, dtype=jnp.uint32)
     return _threefry(key.words, places, jnp.broadcast_to(key.number, places.shape))[0]
 
@@ -173,7 +173,7 @@ def coins(key: Key, probabilities: jax.Array) -> jax.Array:
 
 @_compiled(1, 2)
 def subset(key: Key, size: int, everyone: int) -> jax.Array:
-    """`size` of `everyone`, all subsets equally likely, as a mask.
+    """A random subset of `size` out of `everyone` entries, all subsets equally likely, as a mask.
 
     >>> int(subset(of(root(0), 0), 2, 5).sum())
     2
@@ -207,7 +207,7 @@ def high(a: jax.Array, b: jax.Array) -> jax.Array:
 
 @_compiled(2)
 def shuffle(key: Key, count: Any, capacity: int) -> jax.Array:
-    """A permutation of a client's `count` rows, padded rows last; the same whatever the padding.
+    """A random order of a client's `count` rows, which does not depend on the padding; padded rows come last.
 
     >>> order = shuffle(of(root(0), 0), 3, 5).tolist()
     >>> sorted(order[:3]), order[3:]

@@ -1,8 +1,8 @@
-"""The independent optimum: Newton with the block structure of the problem, in float64 even when JAX runs in float32.
+"""An independent optimum to compare with: Newton's method on the problem's blocks, in float64 even when JAX runs in float32.
 
-Nothing here is shared with the algorithms but the objective's own value. Where the blocks are small their Hessians are formed
-by `jax.hessian`, each β_m is eliminated, and the small system in w is solved by dense linear algebra. Where they are large
-Newton's direction is found by conjugate gradients on products with the Hessian, in one compiled loop.
+The objective's value is the only code shared with the algorithms. For small blocks, `jax.hessian` forms the Hessians, each β_m
+is eliminated, and the small system in w is solved by dense linear algebra. For large blocks, conjugate gradients on Hessian
+products find Newton's direction, in one compiled loop.
 """
 
 # pyright: reportCallIssue=false, reportArgumentType=false
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
 __all__ = ["NotConvexError", "minimise", "smallest_eigenvalue"]
 
 DENSE = 300
-"""Up to this many parameters per client (w and β_m together) the Newton blocks are formed."""
+"""The Newton blocks are formed if a client has at most this many parameters (w and β_m together)."""
 
 WHOLE = 2400
-"""Up to this many parameters of all clients together the whole Hessian is formed for its smallest eigenvalue."""
+"""To find the smallest eigenvalue, the whole Hessian is formed if there are at most this many parameters over all clients."""
 
 PRODUCTS = 1000
-"""Products with the Hessian that one Newton direction may take; a direction that is not quite Newton's still descends."""
+"""The most Hessian products that one Newton direction may take; if that is too few, the direction still descends."""
 
 FLAT, NEGATIVE = 1e-14, 1e-8
-"""A curvature below this fraction of the largest one is that of a flat direction; below minus this, it is negative."""
+"""A direction is flat if its curvature is below FLAT times the largest one, and concave if it is below −NEGATIVE times that."""
 
 NEAR = 1e-6
-"""The last leg of a search begins where the gradient has fallen to this fraction of the first one."""
+"""The last leg of a search begins once the gradient norm has fallen to this fraction of its first value."""
 
 FARTHEST = 1e8
-"""An entry of this size is on its way to infinity."""
+"""A parameter larger than this is taken to diverge."""
 
 
 class NotConvexError(InputError):
@@ -56,7 +56,7 @@ class NotConvexError(InputError):
 
 
 def _value(objective: Any, like: tuple[Pytree, Pytree], member: Any, w: jax.Array, beta: jax.Array) -> jax.Array:
-    """A client's f_m at flat parameters, `like` these once they are unflattened."""
+    """A client's f_m at flat parameters, which are unflattened to the structure of `like`."""
     from twofold.oracle import Oracle
     from twofold.variables import Variables
 
@@ -66,14 +66,14 @@ def _value(objective: Any, like: tuple[Pytree, Pytree], member: Any, w: jax.Arra
 
 @partial(jax.jit, static_argnums=0)
 def _of_everyone(name: str, objective: Any, like: tuple[Pytree, Pytree], stack: Any, w: jax.Array, betas: Any) -> Any:
-    """Every client's value and gradient, or its Hessian; all problems of one shape share the compiled program."""
+    """Every client's value and gradient, or its Hessian; problems of the same shape share the compiled program."""
     derive = {"both": jax.value_and_grad, "hessian": jax.hessian}[name]
     of_one = derive(partial(_value, objective, like), argnums=(1, 2))
     return jax.vmap(of_one, in_axes=(0, None, 0))(stack, w, betas)
 
 
 class _Blocks:
-    """F in real parameters as flat float64 arrays: w of size a, β of shape (M, b)."""
+    """F as a function of the user's parameters, as flat float64 arrays: w of size a, β of shape (M, b)."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -107,9 +107,9 @@ class _Blocks:
             return sum(values[1:], values[0])
 
         def solve(stacks: Any, w: jax.Array, parts: tuple, right: tuple, tolerance: jax.Array) -> Any:
-            # Linearised once: what the Hessian is made of is computed outside the loop that multiplies with it.
+            # Linearise once, so that all that the Hessian products have in common is computed outside the loop.
             times = jax.linearize(lambda *at: jax.grad(total, argnums=(1, 2))(stacks, *at), w, parts)[1]
-            # Curvatures of F are about 1 in √M·w and in √(M p_m)·β_m times those of a client.
+            # Preconditioner: these scales bring the curvatures in w and in each β_m to the same order of magnitude.
             scale = (1 / self.M, tuple(1 / (self.M * stack.weight[:, None]) for stack in stacks))
             return _conjugate_gradients(times, right, scale, tolerance)
 
@@ -145,7 +145,7 @@ class _Blocks:
     def solve(
         self, w: np.ndarray, beta: np.ndarray, right: tuple[np.ndarray, np.ndarray], tolerance: float
     ) -> tuple[np.ndarray, np.ndarray]:
-        """(∇²F)⁻¹ r by conjugate gradients, up to a residual of so small a fraction; refuses negative curvature."""
+        """(∇²F)⁻¹ r by conjugate gradients, to a residual of `tolerance` relative to r; refuses negative curvature."""
 
         def cut(x: np.ndarray) -> tuple[np.ndarray, ...]:
             return tuple(x[positions] for positions in self.problem.positions)
@@ -165,7 +165,7 @@ def _float64(leaf: Any) -> Any:
 
 
 def minimise(problem: Problem, dense: int = DENSE) -> Optimum:
-    """The minimiser of a convex problem by Newton, with β eliminated where there are up to `dense` parameters a client."""
+    """The minimiser of a convex problem by Newton's method; β is eliminated if a client has at most `dense` parameters."""
     from twofold.problem import Optimum
 
     if not problem.objective.convex:
@@ -183,7 +183,7 @@ def minimise(problem: Problem, dense: int = DENSE) -> Optimum:
 
 
 Direction = Callable[[_Blocks, np.ndarray, np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
-"""−(∇²F)⁻¹∇F, or nearly so, of the problem, the point (w, β) and the gradient there."""
+"""Maps (blocks, w, β, ∇_w F, ∇_β F) to −(∇²F)⁻¹∇F, exactly or approximately."""
 
 
 def _newton(blocks: _Blocks, direction: Direction, most: int = 200) -> tuple[np.ndarray, np.ndarray]:
@@ -201,7 +201,7 @@ def _newton(blocks: _Blocks, direction: Direction, most: int = 200) -> tuple[np.
         while step > 1e-10 and not accepted:
             trial = (w + step * dw, beta + step * db)
             new = blocks.value_and_gradient(*trial)
-            # Near the optimum the decrease drowns in rounding: a smaller gradient is then as good a sign.
+            # Near the optimum, rounding hides the decrease in F: accept a smaller gradient instead.
             accepted = new[0] <= value + 1e-4 * step * slope or (
                 new[0] <= value + 1e-13 * (1 + abs(value)) and blocks.norm(*new[1:]) < best[0]
             )
@@ -245,9 +245,9 @@ def _eliminate(
 
 
 def _solve(matrix: np.ndarray, right: np.ndarray, size: float) -> np.ndarray:
-    """Solve a symmetric system; where it is singular (a flat direction of a convex problem), the least-norm solution.
+    """Solve a symmetric system; if it is singular (a flat direction of a convex problem), give the least-norm solution.
 
-    `size` is that of the entries from which the matrix was computed: anything far below it is rounding.
+    `size` is the magnitude of the entries from which the matrix was computed: anything far below it is rounding error.
     """
     with contextlib.suppress(scipy.linalg.LinAlgError):
         factor = scipy.linalg.cho_factor(matrix)
@@ -260,10 +260,10 @@ def _solve(matrix: np.ndarray, right: np.ndarray, size: float) -> np.ndarray:
 
 
 class _Truncated:
-    """Newton's direction by conjugate gradients, as exact as pays: the residual falls with √‖∇F‖ (Dembo and Steihaug)."""
+    """Newton's direction by conjugate gradients, no more exact than useful: the residual falls with √‖∇F‖ (Dembo and Steihaug)."""
 
     def __init__(self, blocks: _Blocks) -> None:
-        """Refuse a Hessian with negative curvature, as far as a random direction meets any."""
+        """Refuse a Hessian with negative curvature, if conjugate gradients from a random start meet any."""
         random = np.random.default_rng(0)
         right = (random.normal(size=blocks.w0.shape), random.normal(size=blocks.beta0.shape))
         blocks.solve(blocks.w0, blocks.beta0, right, 0.03)
@@ -275,16 +275,16 @@ class _Truncated:
         norm = blocks.norm(of_w, of_beta)
         self._first = self._first or norm
         left = norm / self._first if norm > 0 else 0.0
-        # Below 1e-16 of the first gradient there is only rounding, so that a step need not reach further.
+        # Below 1e-16 of the first gradient there is only rounding error, so no step need be more exact than that.
         reach = 1e-16 / left if left > 0 else 1.0
         tolerance = float(np.clip(max(np.sqrt(left), reach), 1e-6, 0.1))
         return blocks.solve(w, beta, (-of_w, -of_beta), tolerance)
 
 
 def _conjugate_gradients(times: Callable[..., Pytree], right: Pytree, scale: Pytree, tolerance: jax.Array) -> Any:
-    """A⁻¹r by conjugate gradients with a diagonal metric, and the smallest and the largest curvature met on the way.
+    """A⁻¹r by conjugate gradients with a diagonal preconditioner, and the smallest and largest curvature met on the way.
 
-    It ends with a residual of `tolerance` times r, after PRODUCTS products, or at a direction that is flat or curved downwards.
+    It ends when the residual is `tolerance` times r, after PRODUCTS products, or at a direction of zero or negative curvature.
     """
 
     def dot(a: Pytree, b: Pytree) -> jax.Array:
@@ -306,7 +306,7 @@ def _conjugate_gradients(times: Callable[..., Pytree], right: Pytree, scale: Pyt
         bend = dot(along, image)
         curvature = bend / dot(
             along, jax.tree.map(jnp.divide, along, scale)
-        )  # in the metric, where they are comparable
+        )  # relative to the preconditioner, so that curvatures are comparable
         smallest, top = jnp.minimum(smallest, curvature), jnp.maximum(top, jnp.abs(curvature))
         length = jnp.where(smallest > FLAT * top, size / bend, 0)
         x, rest = add(x, length, along), add(rest, -length, image)
@@ -328,7 +328,10 @@ def _check_sign(smallest: float, top: float) -> None:
 
 
 def _is_unending(blocks: _Blocks, old: Any, new: Any) -> bool:
-    """Whether to go on as from the old point to the new costs nothing, as far as the point is large, but to go back does."""
+    """Whether F never rises again beyond the new point, on the line from the old one: the sign of a minimiser at infinity.
+
+    F is compared one parameter size ahead and one back: it must not rise ahead, and it must rise back.
+    """
     leg = [b - a for a, b in zip(old, new, strict=True)]
     length = max(map(_largest, leg))
     if length == 0:
@@ -341,29 +344,29 @@ def _is_unending(blocks: _Blocks, old: Any, new: Any) -> bool:
 
 
 def _check(blocks: _Blocks, first: float, legs: list[Any], norm: float, w: np.ndarray, beta: np.ndarray) -> None:
-    """Refuse to call a point the minimiser where the search would go on for ever, or stopped short."""
+    """Refuse to call a point the minimiser if the search was heading for infinity or stopped short."""
     largest = max(_largest(w), _largest(beta))
     unending = norm > 0 and any(_is_unending(blocks, leg, (w, beta)) for leg in legs)
     if unending or not np.isfinite(norm) or largest > FARTHEST:
         raise NotConvexError(
-            f"The minimiser runs off to infinity (largest entry so far {largest:.3g}): separable classes without a ridge, "
-            "most likely. Give the loss a ridge, l2 > 0."
+            f"The minimiser runs off to infinity (largest entry so far {largest:.3g}), most likely because the classes are "
+            "separable and there is no ridge. Give the loss a ridge, l2 > 0."
         )
     random = np.random.default_rng(0)
     near = [x * (1 + 1e-14 * random.choice([-1.0, 1.0], x.shape)) for x in (w, beta)]
     (value, *slope), (_, *other) = (blocks.value_and_gradient(*x) for x in ((w, beta), near))
     noise = blocks.norm(
         *(b - a for a, b in zip(slope, other, strict=True))
-    )  # what the last digits of the point amount to
+    )  # how much rounding the point's last digits changes the gradient
     if norm > max(1e-10 * first, noise, 1e-14 * (1 + abs(value))):
         raise NotConvexError(
-            f"No minimiser was found: ‖∇F‖ is {norm:.3g} where the search ended, after {first:.3g} at its start. The "
-            "problem is not bounded below, or not smooth, most likely."
+            f"No minimiser was found: ‖∇F‖ was {first:.3g} at the start of the search and is {norm:.3g} at its end. Most "
+            "likely the problem is not bounded below, or not smooth."
         )
 
 
 def smallest_eigenvalue(problem: Problem, at: tuple[Pytree, Pytree]) -> float:
-    """The smallest eigenvalue of ∇²F in the scaled space at a real point."""
+    """The smallest eigenvalue of ∇²F in the scaled space, at a point in the user's parameters."""
     with jax.enable_x64(True):
         blocks = _Blocks(problem)
         w = np.asarray(ravel_pytree(tree.cast(at[0], jnp.float64))[0]) if blocks.a else blocks.w0

@@ -1,4 +1,4 @@
-"""What a run leaves behind: Result, History, Ledger; saved as safetensors and JSON."""
+"""The outcome of a run: Result, History and Ledger, which are saved as safetensors and JSON."""
 # JAX and safetensors leave parts of their signatures untyped, and pandas comes without types.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportMissingTypeStubs=false
 
@@ -36,21 +36,22 @@ FORMAT = 1
 RESULT, RESULTS = "result.json", "results.json"
 
 Status: TypeAlias = Literal["converged", "budget", "diverged", "interrupted"]
-"""How a run ended."""
+"""The ways in which a run can end."""
 _STATUSES: tuple[Status, ...] = ("converged", "budget", "diverged", "interrupted")
-_Column: TypeAlias = NDArray[Any]  # integers or floats, as the metric is
+_Column: TypeAlias = NDArray[Any]  # integers or floats, depending on the metric
 
 
 @dataclasses.dataclass(frozen=True)
 class Ledger:
-    """What a run cost: each client's communication, and how many single-row gradients it evaluated.
+    """The cost of a run: each client's communication, and how many single-row gradients it evaluated.
 
-    Every client sends and receives the same amount: it sends its message and receives the mean of all messages. So these are
-    single numbers. With `participation` they differ, and are one number per client: each counts what it sent and received in its
-    own rounds, and the shared state that it loads when it comes back.
+    Floats and bytes are counted per client. Each client sends its message and receives the mean of all messages, so all send and
+    receive the same amount, and these entries are single numbers. With `participation` they differ, and there is one number per
+    client: what it sent and received in its own rounds, plus the shared state that it downloads when it comes back.
     `gradients_w` and `gradients_beta` have one entry per client. Ledgers of successive runs can be added.
-    In a real federation there are also the numbers that each client told besides messages (`reported`), the bytes that really
-    went over the wire (`wire_up`, `wire_down`) and, with noise for differential privacy, the largest ε of a client.
+
+    A real federation adds how many numbers each client reported besides its messages (`reported`), the bytes that actually
+    went over the wire (`wire_up`, `wire_down`) and, with noise for differential privacy, the largest ε of any client.
 
     >>> import numpy as np
     >>> from twofold import Ledger
@@ -86,11 +87,11 @@ class Ledger:
 
     @property
     def bytes_per_client(self) -> float:
-        """Bytes that a client sent and received, together; the mean over clients where these differ."""
+        """Bytes sent plus bytes received per client; the mean over clients if these differ."""
         return float(np.mean(self.bytes_up) + np.mean(self.bytes_down))
 
     def as_dict(self) -> dict[str, int | list[int]]:
-        """Give all entries as plain numbers and lists."""
+        """All entries as plain numbers and lists."""
         entries = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in entries.items()}
 
@@ -98,10 +99,10 @@ class Ledger:
 class History(Mapping[str, _Column]):
     """The course of a run: columns by name, with one row per record.
 
-    There are always `round`, `iteration`, `bytes`, `gradients_w`, `gradients_beta` and `seconds`, and one column for
-    each metric that was recorded. `seconds` is the time since the run began, read from the clock when the record's iterations were
-    done. Where records come within a few milliseconds of each other, reading it each time would slow the run down: it is then read
-    about every 30 ms and interpolated in between. With `callbacks=` it is read at every record.
+    There is always `round`, `iteration`, `bytes`, `gradients_w`, `gradients_beta` and `seconds`, and one column for each
+    recorded metric. `seconds` is the time from the start of the run until the record's iterations were done. If records are only
+    a few milliseconds apart, reading the clock at each would slow the run down; it is then read about every 30 ms and
+    interpolated in between. With `callbacks=` it is read at every record.
 
     >>> from twofold import History
     >>> history = History({"round": [0, 1], "loss": [0.7, 0.5]})
@@ -130,25 +131,25 @@ class History(Mapping[str, _Column]):
         return f"History({records} records of {', '.join(self._columns)})"
 
     def to_pandas(self) -> DataFrame:
-        """Give the columns as a pandas DataFrame (needs pandas)."""
+        """The columns as a pandas DataFrame (needs pandas)."""
         return frame("History.to_pandas", self._columns)
 
     def to_csv(self, path: FilePath) -> Path:
-        """Write the columns as CSV, one line per record, and give the path."""
+        """Write the columns as CSV, one line per record, and return the path."""
         return write_csv(path, self._columns)
 
     def to_parquet(self, path: FilePath) -> Path:
-        """Write the columns as Parquet (needs pyarrow), and give the path."""
+        """Write the columns as Parquet (needs pyarrow), and return the path."""
         return write_parquet(path, self._columns)
 
     def to_latex(self) -> str:
-        """Give the records as a LaTeX table (package booktabs)."""
+        """The records as a LaTeX table (package booktabs)."""
         columns = [[_short(value) for value in values.tolist()] for values in self._columns.values()]
         return latex([name.replace("_", " ") for name in self._columns], list(zip(*columns, strict=True)))
 
 
 class Best(NamedTuple):
-    """The best round of a run that was watched on rows held out: its number, by which column, the figure, and its models.
+    """The best round of a run that was evaluated on held-out rows: its number, the column and value it won by, and its models.
 
     >>> from twofold import Best
     >>> Best(round=40, column="test_accuracy", value=0.97, w=(), beta=()).round
@@ -164,10 +165,10 @@ class Best(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """One run: its real (unscaled) parameters, its course, its cost, and how it ended.
+    """The outcome of one run: its real (unscaled) parameters, its history, its cost, and how it ended.
 
     `status` is "converged" (a tolerance or target was reached), "budget" (rounds, iterations or time ran out),
-    "diverged" (then `w` and `beta` are the last finite recorded iterate, and `message` says where and why) or
+    "diverged" (`w` and `beta` are then the last finite recorded iterate, and `message` says where and why) or
     "interrupted" (by the user; `w` and `beta` are the last recorded iterate). `beta` has a leading client axis.
 
     >>> import twofold as tw
@@ -191,9 +192,9 @@ class Result:
     seconds: float
     notes: tuple[str, ...] = ()
     best: Best | None = dataclasses.field(default=None, repr=False)
-    """The best round by the rows that were watched (`solve(..., validation=)` or `test=`), beside the last one."""
+    """The round with the best score on the held-out rows (`solve(..., validation=)` or `test=`); `w` and `beta` are the last."""
     problem: Problem | None = dataclasses.field(default=None, repr=False, compare=False)
-    """The problem that was solved, from which `save` makes the model; None in a loaded result."""
+    """The problem that was solved; `save` needs it to make the model. None in a loaded result."""
 
     def __repr__(self) -> str:
         last = {name: values[-1] for name, values in self.history.items() if len(values)}
@@ -202,21 +203,24 @@ class Result:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The algorithm's name and fields, as JSON can hold them."""
+        """The algorithm's name and fields, in a form that JSON can hold."""
         return _settings(self.algorithm)
 
     def at_best(self) -> Result:
-        """Give this run with the models of its best round in place of those of its last."""
+        """This run with the models of its best round in place of its last."""
         if self.best is None:
-            raise InputError("This run was not watched: say solve(..., validation=clients) or test=clients.")
+            raise InputError(
+                "This run has no best round, since it was not evaluated on held-out rows: say solve(..., validation=clients) "
+                "or test=clients."
+            )
         return dataclasses.replace(self, w=self.best.w, beta=self.best.beta)
 
     def save(self, folder: str | Path) -> Path:
         """Write the run and its model into a folder: `result.json`, `model.json` and `model.safetensors`.
 
-        What an earlier `save` has left there, of one run or of several seeds, is replaced.
-        `Result.load` reads the run, with its history and its cost, and `tw.load` the model, which predicts. A result that does not
-        know its problem any more (one that was loaded) has no `model.json`: `tw.Model.of(problem, result).save(folder)` writes it.
+        Files that an earlier `save` left there, of one run or of several seeds, are replaced. `Result.load` reads the run with its
+        history and cost; `tw.load` reads the model, which predicts. A loaded result no longer knows its problem, so it writes no
+        `model.json`; `tw.Model.of(problem, result).save(folder)` does.
 
         >>> import tempfile
         >>> import twofold as tw
@@ -256,10 +260,10 @@ class Result:
 
     @classmethod
     def load(cls, folder: str | Path, problem: Problem | None = None) -> Result:
-        """Read what `save` wrote. The algorithm comes back as a dict of its fields.
+        """Read what `save` wrote; the algorithm comes back as a dict of its fields.
 
-        Parameters that are modules of a library (Equinox's, say) come back as the tuple of their arrays, and `notes` say so; with
-        their `problem` they come back as they were.
+        If the parameters are modules of another library (Equinox, for example), they come back as a tuple of their arrays, and
+        `notes` says so; pass their `problem` to get the modules back.
         """
         folder = Path(folder)
         document = storage.read_json(folder / RESULT)
@@ -283,7 +287,7 @@ class Result:
         )
 
     def _said(self) -> dict[str, str]:
-        """How the run ended, what it cost and the last record, in words."""
+        """How the run ended, what it cost, and its last record, as texts by name."""
         last = {name: values[-1] for name, values in self.history.items() if len(values)}
         return {
             "status": f"{self.status}: {self.message}" if self.message else self.status,
@@ -305,14 +309,14 @@ class Result:
         )
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: how the run ended, what it cost and the last record."""
+        """The table that a notebook shows: how the run ended, what it cost, and its last record."""
         return self._table()._repr_html_()  # pyright: ignore[reportPrivateUsage]
 
     def __str__(self) -> str:
         return str(self._table())
 
     def to_latex(self, path: FilePath | None = None) -> str:
-        """Give how the run ended, what it cost and the last record as a LaTeX table, and write it to `path` if one is given."""
+        """A LaTeX table of how the run ended, what it cost, and its last record; written to `path` if one is given."""
         return self._table().to_latex(path)
 
 
@@ -348,7 +352,7 @@ class Results(Sequence[Result]):
         return f"Results({len(self)} seeds: {', '.join(f'{n} {status}' for status, n in ends.items() if n)})"
 
     def column(self, name: str) -> NDArray[np.float64]:
-        """Give one column of every seed's history: (seeds, records). Seeds that stopped early are padded with NaN."""
+        """One column of every seed's history: (seeds, records). Seeds that stopped early are padded with NaN."""
         columns = [np.asarray(run.history[name], float) for run in self.runs]
         out = np.full((len(columns), max(map(len, columns))), np.nan)
         for row, values in zip(out, columns, strict=True):
@@ -356,9 +360,9 @@ class Results(Sequence[Result]):
         return out
 
     def save(self, folder: str | Path) -> Path:
-        """Write every run into a folder of its own, `seed-0`, `seed-1`, …, and `results.json`, which lists the seeds.
+        """Write each run into its own folder, `seed-0`, `seed-1`, …, and a `results.json` that lists the seeds.
 
-        What an earlier `save` has left in the folder, one run or runs of other seeds, is deleted.
+        Files that an earlier `save` left in the folder, of one run or of other seeds, are deleted.
 
         >>> import tempfile
         >>> import twofold as tw
@@ -373,7 +377,7 @@ class Results(Sequence[Result]):
         folder = Path(folder)
         seeds = [run.seed for run in self.runs]
         if len(set(seeds)) < len(seeds):
-            raise InputError(f"Two runs of one seed cannot be saved in one folder; the seeds are {seeds}.")
+            raise InputError(f"Two runs with the same seed cannot be saved in one folder; the seeds are {seeds}.")
         storage.made(folder)
         if (folder / RESULT).is_file():  # of one run
             for name in (RESULT, MODEL, DOCUMENT):
@@ -386,7 +390,7 @@ class Results(Sequence[Result]):
 
     @classmethod
     def load(cls, folder: str | Path) -> Results:
-        """Read what `save` wrote, in the order in which the runs were saved."""
+        """Read what `save` wrote; the runs keep their order."""
         path = Path(folder) / RESULTS
         if not path.is_file():
             raise InputError(
@@ -398,19 +402,19 @@ class Results(Sequence[Result]):
         return cls([Result.load(_seed_folder(Path(folder), seed)) for seed in document["seeds"]])
 
     def to_pandas(self) -> DataFrame:
-        """Give all histories below each other in one DataFrame, with a column `seed` (needs pandas)."""
+        """All histories, concatenated into one DataFrame with a column `seed` (needs pandas)."""
         return frame("Results.to_pandas", self._by_column())
 
     def to_csv(self, path: FilePath) -> Path:
-        """Write all histories below each other as CSV, with a column `seed`, and give the path."""
+        """Write all histories, concatenated with a column `seed`, as CSV, and return the path."""
         return write_csv(path, self._by_column())
 
     def to_parquet(self, path: FilePath) -> Path:
-        """Write all histories below each other as Parquet, with a column `seed` (needs pyarrow), and give the path."""
+        """Write all histories, concatenated with a column `seed`, as Parquet (needs pyarrow), and return the path."""
         return write_parquet(path, self._by_column())
 
     def to_latex(self) -> str:
-        """Give how each seed ended as a LaTeX table (package booktabs): status, rounds, bytes, metrics, seconds."""
+        """A LaTeX table (package booktabs) of how each seed ended: status, rounds, bytes, metrics, seconds."""
         skipped = ("round", "iteration", "bytes", "gradients_w", "gradients_beta", "seconds", "stage")
         last = [name for name in self.runs[0].history if name not in skipped]
         rows = [
@@ -422,20 +426,20 @@ class Results(Sequence[Result]):
         return latex(head, rows)
 
     def _by_column(self) -> dict[str, _Column]:
-        """All histories below each other, with a column `seed`."""
+        """All histories, concatenated, with a column `seed`."""
         names = list(dict.fromkeys(name for run in self.runs for name in run.history))
         columns = {name: np.concatenate([_of_length(run, name) for run in self.runs]) for name in names}
         return {**columns, "seed": np.repeat([run.seed for run in self.runs], [_records(run) for run in self.runs])}
 
 
 def delete_other_seeds(folder: Path, seeds: Collection[int]) -> None:
-    """Delete the runs in `seed-…` folders except those of `seeds`; whatever `Result.save` has not written stays."""
+    """Delete the runs in `seed-…` folders except those of `seeds`; files that `Result.save` did not write stay."""
     kept = {_seed_folder(folder, seed) for seed in seeds}
     for old in set(folder.glob("seed-*")) - kept:
         if (old / RESULT).is_file():
             for name in (MODEL, DOCUMENT, RESULT):
                 (old / name).unlink(missing_ok=True)
-            with suppress(OSError):  # something of the user's own is in it
+            with suppress(OSError):  # the folder also holds files of the user's
                 old.rmdir()
 
 
@@ -462,7 +466,7 @@ def _records(run: Result) -> int:
 
 
 def _of_length(run: Result, name: str) -> _Column:
-    """One column of a run's history; NaN where this run has no such column."""
+    """One column of a run's history; all NaN if this run has no such column."""
     return run.history[name] if name in run.history else np.full(_records(run), np.nan)
 
 
@@ -475,7 +479,7 @@ def _parameters(
     tensors: Mapping[str, NDArray[Any]],
     problem: Problem | None,
 ) -> tuple[list[Pytree], list[str]]:
-    """w and β as they were saved, and a note where a problem is needed for that."""
+    """The saved w and β, and a note if restoring their type needs a problem that was not given."""
     skeletons = [structure[block] for block in ("w", "beta")]
     found = [storage.rebuild(skeleton, tensors) for skeleton in skeletons]
     kinds = sorted({kind for skeleton in skeletons for kind in storage.modules(skeleton)})
@@ -492,18 +496,18 @@ def _parameters(
     if not kinds:
         return found, []
     return found, [
-        f"The parameters are {', '.join(kinds)} modules, which no file can hold: w and beta have their arrays in a tuple. "
-        "Result.load(folder, problem) gives them as they were."
+        f"The parameters are {', '.join(kinds)} modules, which no file can hold: w and beta are tuples of their arrays. "
+        "Result.load(folder, problem) restores the modules."
     ]
 
 
 def _plain(value: float) -> float | None:
-    """A number as JSON can hold it: there is no NaN and no infinity."""
+    """A number, or None for NaN and infinity, which JSON cannot hold."""
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def _settings(algorithm: Any) -> dict[str, Any]:
-    """An algorithm's name and fields, as JSON can hold them."""
+    """An algorithm's name and fields, in a form that JSON can hold."""
     if isinstance(algorithm, dict):
         return cast(dict[str, Any], algorithm)
     values = {field.name: getattr(algorithm, field.name) for field in dataclasses.fields(algorithm)}

@@ -1,9 +1,9 @@
-"""Rows drawn in proportion to their smoothness: alias tables, and draws from them with 32-bit words.
+"""Importance sampling: rows drawn in proportion to their smoothness, from alias tables, with 32-bit words.
 
 Client m's row j is drawn with probability π_j ∝ V_j, the data part of the row's smoothness (κ‖x_j‖² for a linear loss), and
-its gradient is weighed by 1/(n b π_j) in a batch of b. Then E‖ĝ − ∇f‖² falls with the mean of the V_j instead of their
-maximum (`theory.tight.variance`). The weights belong to the data part alone: a ridge or a penalty is the same for every row,
-and is to be added once, with the weight one.
+its gradient has weight 1/(n b π_j) in a batch of b. Then E‖ĝ − ∇f‖² is bounded by the mean of the V_j instead of their
+maximum (`theory.tight.variance`). The weights apply to the data part alone: a ridge or a penalty is the same for every row,
+and must be added once, with weight one.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from twofold.errors import InputError
 __all__ = ["FLOOR", "AliasTable", "alias_rows", "alias_table", "importance", "row_noise", "row_weights"]
 
 FLOOR = 1e-6
-"""Rows with any curvature are drawn at least as often as one with 1e-6 of the mean: weights stay finite in float32."""
+"""Every row with V_j > 0 is drawn as if V_j were at least this fraction of the mean, so that weights stay finite in float32."""
 
 
 class AliasTable(NamedTuple):
-    """For each bucket the threshold of its own row in units of 2⁻³², and the row that the bucket gives otherwise."""
+    """For each bucket, the probability of its own row in units of 2⁻³², and the row that it gives otherwise."""
 
     probability: NDArray[np.uint32]
     alias: NDArray[np.int32]
 
 
 def _real(shape: tuple[int, ...], count: ArrayLike) -> NDArray[np.bool_]:
-    """Which entries of a padded stack are rows."""
+    """A mask of a padded stack: True for real rows, False for padding."""
     rows = np.asarray(count)
     if rows.shape != shape[:-1] or np.any(rows < 1) or np.any(rows > shape[-1]):
         raise InputError(f"There must be one count between 1 and {shape[-1]} per client, got {count}.")
@@ -42,15 +42,15 @@ def _real(shape: tuple[int, ...], count: ArrayLike) -> NDArray[np.bool_]:
 def importance(smoothness: ArrayLike, count: ArrayLike | None = None) -> NDArray[np.float64]:
     """The probabilities π_j ∝ V_j of each client's rows, for one client or, with a leading axis, for a padded stack.
 
-    A row with V_j = 0 has no data gradient and is never drawn: π_j = 0. All others count at least `FLOOR` times the mean, which
-    makes the mean of the V_j, and so the noise, larger by at most that share. If all are 0, rows are drawn uniformly.
+    A row with V_j = 0 has no data gradient and is never drawn: π_j = 0. Every other V_j is raised to at least `FLOOR` times the
+    mean, which increases the mean, and so the noise, by at most that fraction. If all V_j are 0, rows are drawn uniformly.
 
     >>> importance([1.0, 3.0, 0.0]).tolist()
     [0.25, 0.75, 0.0]
     """
     values = np.asarray(smoothness, np.float64)
     if values.ndim == 0 or values.shape[-1] == 0:
-        raise InputError(f"There must be one smoothness per row, got the shape {values.shape}.")
+        raise InputError(f"There must be one smoothness per row, got shape {values.shape}.")
     if not np.all(np.isfinite(values) & (values >= 0)):
         bad = np.argwhere(~(np.isfinite(values) & (values >= 0)))[0]
         raise InputError(
@@ -70,11 +70,12 @@ def importance(smoothness: ArrayLike, count: ArrayLike | None = None) -> NDArray
 def alias_table(probabilities: ArrayLike, count: ArrayLike | None = None) -> AliasTable:
     """The alias table of each client's probabilities, for one client or a padded stack, with no loop over rows or clients.
 
-    Walker's table: bucket k of n gives row k with the probability t_k, else its alias. Scale the probabilities to have mean
-    one; rows below one are light, the others heavy. Put rows in this order: while heavy row j has more than its own bucket
-    needs, it fills up the next light bucket; otherwise its bucket is closed, and filled up from heavy row j + 1 (Vose's method
-    in a fixed order). With D_i the first i light rows' deficits and E_j the first j heavy rows' excess, light row i is filled by
-    the first j with E_j > D_{i−1}, and heavy row j keeps t = 1 + E_j − D_i for the first i with D_i ≥ E_j. So a sort is enough.
+    In Walker's table, bucket k of n gives row k with probability t_k, and its alias otherwise. Scale the probabilities to have
+    mean one, and call rows below one light and the others heavy. Vose's method, in a fixed order, builds the table as follows.
+    While heavy row j has more than its own bucket needs, it fills the next light bucket. When it has no more than that, its
+    bucket is closed, and heavy row j + 1 fills what is missing. Let D_i be the total deficit of the first i light rows and E_j
+    the total excess of the first j heavy rows. Then light row i is filled by the first j with E_j > D_{i−1}, and heavy row j
+    keeps t = 1 + E_j − D_i for the first i with D_i ≥ E_j. One sort finds both.
 
     >>> table = alias_table([0.25, 0.75, 0.0])
     >>> (table.probability / 2**32).round(3).tolist(), table.alias.tolist()
@@ -89,13 +90,13 @@ def alias_table(probabilities: ArrayLike, count: ArrayLike | None = None) -> Ali
     if not (np.all(pi >= 0) and np.allclose(np.sum(np.where(real, pi, 0), axis=-1), 1, atol=1e-9)):
         raise InputError("Each client's probabilities must be numbers ≥ 0 that sum to one.")
     mass = np.where(real, pi * np.sum(real, axis=-1, keepdims=True), 0.0)
-    # The largest is heavy in any case: in rounded numbers all may be below one.
+    # The largest always counts as heavy, because rounding may leave every row below one.
     heavy = real & (mass >= np.minimum(1.0, np.max(mass, axis=-1, keepdims=True)))
     light = real & ~heavy
     excess = np.cumsum(np.where(heavy, mass - 1, 0.0), axis=-1)
     deficit = np.cumsum(np.where(light, 1 - mass, 0.0), axis=-1)
     before = deficit - np.where(light, 1 - mass, 0.0)
-    # One stable sort a client. Light row i is found at D_{i−1}, before heavy rows that end at E_j > D_{i−1}, after the others.
+    # One stable sort per client. Light row i is placed at D_{i−1} and heavy row j at E_j.
     place = np.where(heavy, excess, np.where(light, before, np.inf))
     order = np.lexsort((light, place), axis=-1)  # at equal places the heavy row is closed first
     sorted_heavy = np.take_along_axis(heavy, order, -1)
@@ -103,7 +104,7 @@ def alias_table(probabilities: ArrayLike, count: ArrayLike | None = None) -> Ali
     heavies = np.argsort(~heavy, axis=-1, kind="stable")  # heavy rows first, in their order
     last = np.sum(heavy, axis=-1, keepdims=True) - 1
     alias_sorted = np.take_along_axis(heavies, np.minimum(closed, last), -1)
-    # What the light rows met before a heavy row is closed have taken, up to and including the last of them.
+    # The total that the light rows have taken by the time a heavy row is closed.
     taken_sorted = np.maximum.accumulate(
         np.where(np.take_along_axis(light, order, -1), np.take_along_axis(deficit, order, -1), 0.0), axis=-1
     )
@@ -113,7 +114,7 @@ def alias_table(probabilities: ArrayLike, count: ArrayLike | None = None) -> Ali
     np.put_along_axis(kept, order, kept_sorted, -1)
     own = np.arange(capacity)
     kept = np.clip(np.where(heavy, kept, mass), 0.0, 1.0)
-    final = heavy & (np.cumsum(heavy, axis=-1) == last + 1)  # what rounding left over stays with the last heavy row
+    final = heavy & (np.cumsum(heavy, axis=-1) == last + 1)  # the last heavy row keeps what rounding leaves over
     whole = ~real | final | (kept >= 1)
     threshold = np.where(whole, 2.0**32 - 1, np.minimum(np.rint(kept * 2.0**32), 2.0**32 - 1))
     return AliasTable(threshold.astype(np.uint32), np.where(whole, own, alias).astype(np.int32))
@@ -132,11 +133,11 @@ def row_weights(probabilities: ArrayLike, count: ArrayLike | None = None) -> NDA
 
 
 def row_noise(smoothness: ArrayLike, probabilities: ArrayLike, count: ArrayLike | None = None) -> NDArray[np.float64]:
-    """V_m = max_j V_j/(n π_j), the noise of a client whose rows are drawn with any probabilities π.
+    """V_m = max_j V_j/(n π_j), the noise of a client whose rows are drawn with arbitrary probabilities π.
 
-    It is the largest V_j for uniform π, and the mean of the V_j for π ∝ V. In between it is right, too: for `importance` with its
-    floor, or where both blocks share one table though their V_j are not proportional (weight sharing). A row that is never
-    drawn must have V_j = 0.
+    It is the largest V_j for uniform π, and the mean of the V_j for π ∝ V. It also holds for `importance` with its floor, and
+    for weight sharing, where both blocks share one table though their V_j are not proportional. A row that is never drawn must
+    have V_j = 0.
 
     >>> (
     ...     float(row_noise([1.0, 3.0, 2.0], [1 / 3, 1 / 3, 1 / 3])),
@@ -160,10 +161,10 @@ def alias_rows(
     count: int | jax.Array,
     size: int,
 ) -> jax.Array:
-    """`size` rows of a client from its alias table and 2·`size` random words, the same in float32 and in float64.
+    """Draw `size` rows of a client from its alias table and 2·`size` random words, identically in float32 and float64.
 
-    Word 2i picks one of `count` buckets, word 2i + 1 its row or its alias. So the i-th row does not depend on how many are
-    drawn, nor on padding. Probabilities are right to 2⁻³².
+    Word 2i picks one of `count` buckets, and word 2i + 1 picks the bucket's own row or its alias. So the i-th row depends
+    neither on `size` nor on padding. Probabilities are accurate to 2⁻³².
 
     >>> table = alias_table([0.25, 0.75, 0.0])
     >>> words = jnp.array([0, 0, 0, 2**32 - 1, 2**32 - 1, 5], jnp.uint32)

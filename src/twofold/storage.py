@@ -1,4 +1,4 @@
-"""Pytrees in files: tensors in safetensors, everything else in JSON beside them."""
+"""Pytrees in files: tensors as safetensors, everything else in a JSON file beside them."""
 # JAX and safetensors leave parts of their signatures untyped.
 # pyright: reportUnknownMemberType=false
 
@@ -36,11 +36,11 @@ Skeleton: TypeAlias = Any
 """JSON that stands for a pytree: a tensor's name, None, or {"dict" | "list" | "tuple" | "module": [...]}."""
 Tensors: TypeAlias = dict[str, NDArray[Any]]
 MODULE = "module"
-"""A node of some library's own (an Equinox module): a file holds its leaves in order, and the kind of node by name only."""
+"""A node of a library's own type, such as an Equinox module: a file holds its leaves in order, but only the name of its type."""
 
 
 def made(folder: str | Path) -> Path:
-    """Make a folder, with those it lies in, if it is not there; a file in the way gets a sentence.
+    """Make a folder and its parents unless they exist; raises an InputError if a file is in the way.
 
     >>> import tempfile
     >>> made(tempfile.mkdtemp() + "/runs/first").is_dir()
@@ -59,7 +59,7 @@ def made(folder: str | Path) -> Path:
 
 
 def pack(block: str, value: Pytree) -> tuple[Tensors, Skeleton]:
-    """The tensors of a pytree, under names that begin with `block`, and the skeleton that puts them together again.
+    """The tensors of a pytree, under names that begin with `block`, and the skeleton from which `rebuild` restores it.
 
     >>> tensors, skeleton = pack("w", {"weight": np.ones(2), "bias": np.zeros(1)})
     >>> sorted(tensors), skeleton
@@ -87,7 +87,7 @@ def _describe(names: Pytree) -> Skeleton:
 
 
 def rebuild(skeleton: Skeleton, tensors: Mapping[str, Any]) -> Pytree:
-    """The pytree of a skeleton; the leaves of a library's own node come as a tuple, in order.
+    """The pytree of a skeleton; the leaves of a library's own node become a tuple, in order.
 
     >>> rebuild({"list": ["a", None]}, {"a": 1.0})
     [1.0, None]
@@ -103,7 +103,7 @@ def rebuild(skeleton: Skeleton, tensors: Mapping[str, Any]) -> Pytree:
 
 
 def modules(skeleton: Skeleton) -> list[str]:
-    """The kinds of nodes in a skeleton that a file cannot hold.
+    """The type names of those nodes in a skeleton that a file cannot hold.
 
     >>> modules({"tuple": [{"module": ["MLP", "w.weight"]}, "w.bias"]})
     ['MLP']
@@ -118,34 +118,32 @@ def modules(skeleton: Skeleton) -> list[str]:
 
 
 def write_tensors(path: Path, tensors: Tensors) -> None:
-    """Write tensors into a file that whoever may read the folder's other files may read (safetensors' own is its owner's alone)."""
+    """Write tensors into a file with the usual permissions (safetensors' own writer makes files that only the owner may read)."""
     from safetensors.numpy import save
 
     path.write_bytes(save(tensors))
 
 
 def read_tensors(path: Path) -> Tensors:
-    """Read a file of tensors, or say in one sentence why not."""
+    """Read a file of tensors; raises an InputError if it is missing or damaged."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
     try:
         return load_file(path)
     except FileNotFoundError:
-        raise InputError(
-            f"There is no {path}, which belongs to the JSON file beside it: copy the whole folder."
-        ) from None
+        raise InputError(f"There is no {path}; the JSON file beside it needs it. Copy the whole folder.") from None
     except SafetensorError as mistake:
         raise InputError(f"{path} is damaged: {mistake}.") from None
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a document as JSON that every reader understands: no NaN, no infinity."""
+    """Write a document as strictly standard JSON, without NaN or infinity."""
     path.write_text(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON document, or say in one sentence why not."""
+    """Read a JSON document; raises an InputError if it is missing or malformed."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -153,12 +151,12 @@ def read_json(path: Path) -> dict[str, Any]:
     except ValueError as mistake:
         raise InputError(f"{path} is not JSON: {mistake}.") from None
     if not isinstance(document, dict):
-        raise InputError(f"{path} holds {type(document).__name__}, not a document.")
+        raise InputError(f"{path} holds a JSON {type(document).__name__}, not an object with named entries.")
     return cast(dict[str, Any], document)
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON can hold it: NumPy's numbers become Python's, and what is not finite None.
+    """Convert a value to what JSON can hold: NumPy's numbers become Python's, and NaN and infinity become None.
 
     >>> plain({"a": np.float64(2.0), "b": [np.int64(1), float("inf")]})
     {'a': 2.0, 'b': [1, None]}
@@ -179,7 +177,7 @@ def plain(value: Any) -> Any:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file so that, whatever happens, there is either the old one or the new one, and the new one is on the disk.
+    """Replace a file atomically: whatever happens, either the old content or the new is there; on return, the new is on disk.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -197,7 +195,7 @@ def replace_file(path: Path, content: bytes) -> None:
     except OSError:  # a full disk: leave nothing half-written behind
         beside.unlink(missing_ok=True)
         raise
-    if hasattr(os, "O_DIRECTORY"):  # elsewhere a folder cannot be synced
+    if hasattr(os, "O_DIRECTORY"):  # Windows cannot sync a folder
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(folder)

@@ -1,4 +1,4 @@
-"""Arithmetic on pytrees, and `record`: the one way in which our dataclasses become pytrees."""
+"""Arithmetic on pytrees, and `record`, the decorator that makes a dataclass a pytree."""
 # JAX leaves parts of jax.numpy's signatures (`device=`) untyped.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 
@@ -20,13 +20,13 @@ __all__ = [
 ]  # fmt: skip
 
 Pytree: TypeAlias = Any
-"""Arrays in any nesting of dicts, tuples and lists. JAX has no narrower type for it either."""
+"""Arrays, nested in dicts, tuples and lists in any way. JAX has no narrower type for this either."""
 Scalar: TypeAlias = float | jax.Array
-"""A number, or the traced scalar that stands for it in a compiled program."""
+"""A number, or a traced scalar in a compiled program."""
 
 T = TypeVar("T")
 _Children: TypeAlias = tuple[Pytree, ...]
-_Program: TypeAlias = tuple[tuple[int, Any], ...]  # the place and the value of each field that is not data
+_Program: TypeAlias = tuple[tuple[int, Any], ...]  # the index and the value of each field that is not data
 
 
 @overload
@@ -34,7 +34,7 @@ def static() -> Any: ...
 @overload
 def static(default: T) -> T: ...
 def static(default: Any = dataclasses.MISSING) -> Any:
-    """Declare a field of a `record` as part of the program (a size, a name) and not of the numbers it works on.
+    """Declare a field of a `record` as static: part of the compiled program (a size, a name), not a number it works on.
 
     >>> import jax
     >>> from twofold.tree import record, static
@@ -52,8 +52,8 @@ def static(default: Any = dataclasses.MISSING) -> Any:
 def record(cls: type[T]) -> type[T]:
     """Turn a class into a frozen dataclass that is also a pytree.
 
-    Numbers become leaves. They are traced, so another λ or step size never recompiles. `static` fields and functions
-    belong to the program and are compared by value.
+    Numbers become leaves. They are traced, so a new λ or step size never causes a recompilation. `static` fields and functions
+    are part of the compiled program and are compared by value.
 
     >>> import jax
     >>> from twofold.tree import record
@@ -70,7 +70,7 @@ def record(cls: type[T]) -> type[T]:
 
     def flatten(node: T) -> tuple[_Children, _Program]:
         values = [getattr(node, name) for name in names]
-        # A callable record (an objective, say) is data all the same. A bare function (a schedule, a loss) is program.
+        # A callable record (such as an objective) is still data. A bare function (a schedule, a loss) is program.
         is_data = [
             name not in fixed and (is_record(value) or not callable(value))
             for name, value in zip(names, values, strict=True)
@@ -179,7 +179,7 @@ def subtract(x: Pytree, y: Pytree) -> Pytree:
 
 
 def scale(a: Scalar | None, x: Pytree) -> Pytree:
-    """Compute a·x, leaf by leaf, or give x itself where a is None.
+    """Compute a·x, leaf by leaf; if a is None, return x itself.
 
     >>> import jax.numpy as jnp
     >>> from twofold import tree
@@ -190,7 +190,7 @@ def scale(a: Scalar | None, x: Pytree) -> Pytree:
 
 
 def unscale(a: Scalar | None, x: Pytree) -> Pytree:
-    """Compute x/a, leaf by leaf, or give x itself where a is None.
+    """Compute x/a, leaf by leaf; if a is None, return x itself.
 
     >>> import jax.numpy as jnp
     >>> from twofold import tree
@@ -201,7 +201,7 @@ def unscale(a: Scalar | None, x: Pytree) -> Pytree:
 
 
 def zeros(x: Pytree) -> Pytree:
-    """Make zeros of the shapes of x.
+    """Make zeros of the same shapes as x.
 
     >>> import jax.numpy as jnp
     >>> from twofold import tree
@@ -212,7 +212,7 @@ def zeros(x: Pytree) -> Pytree:
 
 
 def select(condition: ArrayLike, x: Pytree, y: Pytree) -> Pytree:
-    """Give x where the scalar condition holds, and y otherwise. Both are computed.
+    """Return x if the scalar condition holds, and y otherwise. Both are computed.
 
     >>> import jax.numpy as jnp
     >>> from twofold import tree
@@ -245,7 +245,7 @@ def size(x: Pytree) -> int:
 
 
 def arrays(x: Pytree) -> Pytree:
-    """Convert every leaf to a JAX array, in the precision that it has.
+    """Convert every leaf to a JAX array, keeping its precision.
 
     >>> import numpy as np
     >>> from twofold import tree
@@ -277,10 +277,11 @@ def cast(x: Pytree, dtype: DTypeLike | None = None) -> Pytree:
 
 @jax.tree_util.register_pytree_with_keys_class
 class Running:
-    """Numbers that a model updates by itself while it trains, such as BatchNorm's means: part of it, but nothing to be learned.
+    """Numbers that a model updates by itself in training, such as BatchNorm's means; they are not learned by gradient descent.
 
-    They are leaves like others, so they are kept, sent, averaged and saved with the rest. In a training batch their gradient is
-    old − new, and a local step subtracts it as it is, whatever the step size (`move`). Penalties leave them out (`learned`).
+    They are leaves like any others, so they are kept, sent, averaged and saved with the rest. In a training batch their
+    "gradient" is old − new, and a local step subtracts it in full, whatever the step size (`move`). Penalties skip them
+    (`learned`).
 
     >>> import jax
     >>> from twofold.tree import Running
@@ -297,7 +298,7 @@ class Running:
 
     @classmethod
     def tree_unflatten(cls, _: None, children: tuple[Pytree]) -> Running:
-        """The same with other numbers."""
+        """A `Running` node with other numbers."""
         return cls(*children)
 
     def __eq__(self, other: object) -> bool:
@@ -310,7 +311,7 @@ class Running:
 
 
 def is_running(x: object) -> bool:
-    """Say whether this is a `Running` node.
+    """Say whether x is a `Running` node.
 
     >>> is_running(Running(())), is_running(())
     (True, False)
@@ -319,7 +320,7 @@ def is_running(x: object) -> bool:
 
 
 def has_running(x: Pytree) -> bool:
-    """Whether anything in a tree is updated by the model itself.
+    """Whether a tree contains any `Running` numbers.
 
     >>> has_running({"mean": Running(()), "kernel": 1.0}), has_running(1.0)
     (True, False)
@@ -328,7 +329,7 @@ def has_running(x: Pytree) -> bool:
 
 
 def learned(x: Pytree) -> Pytree:
-    """Give x with nothing (None) in place of `Running` numbers.
+    """Return x with None in place of `Running` numbers.
 
     >>> from twofold.tree import Running, learned
     >>> learned({"weight": 1.0, "state": Running(2.0)})
@@ -342,7 +343,7 @@ def learned(x: Pytree) -> Pytree:
 
 
 def move(x: Pytree, step: Pytree, gradient: Pytree) -> Pytree:
-    """Compute x + step; where x has `Running` numbers, x − gradient, which is their new value.
+    """Compute x + step for learned parameters; `Running` numbers become x − gradient, which is their new value.
 
     >>> from twofold.tree import Running, move
     >>> moved = move(
@@ -361,7 +362,7 @@ def move(x: Pytree, step: Pytree, gradient: Pytree) -> Pytree:
 
 
 def step(x: Pytree, a: Scalar, direction: Pytree) -> Pytree:
-    """Compute x + a·direction where something is learned; `Running` numbers of x stay.
+    """Compute x + a·direction for learned parameters; `Running` numbers of x stay.
 
     >>> from twofold.tree import Running, step
     >>> step({"weight": 1.0, "state": Running(2.0)}, 0.5, {"weight": 4.0, "state": None})
@@ -375,7 +376,7 @@ def step(x: Pytree, a: Scalar, direction: Pytree) -> Pytree:
 
 
 def scale_learned(a: Scalar, x: Pytree) -> Pytree:
-    """Compute a·x where something is learned; `Running` numbers stay.
+    """Compute a·x for learned parameters; `Running` numbers stay.
 
     >>> from twofold.tree import Running, scale_learned
     >>> scale_learned(0.5, {"weight": 1.0, "state": Running(2.0)})
@@ -389,7 +390,7 @@ def scale_learned(a: Scalar, x: Pytree) -> Pytree:
 
 
 def blend(a: Scalar, x: Pytree, y: Pytree) -> Pytree:
-    """Compute (1−a)·x + a·y where something is learned; `Running` numbers are those of x.
+    """Compute (1−a)·x + a·y for learned parameters; `Running` numbers are taken from x.
 
     >>> from twofold.tree import Running, blend
     >>> blend(0.25, {"weight": 1.0, "state": Running(2.0)}, {"weight": 5.0, "state": Running(0.0)})

@@ -1,4 +1,4 @@
-"""The change of variables between the parameters that users see and those that algorithms work on."""
+"""The change of variables between the user's parameters and those that algorithms work on."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ __all__ = ["Variables"]
 class Variables:
     """w = s·R_w w̃ and β_m = R_m β̃_m, with s = M^(-1/2) by default, and all R = I unless `Problem(precondition=…)` says otherwise.
 
-    Algorithms move w̃ and β̃, in which both blocks are equally well conditioned. `by_class` says that the weights of a softmax
-    model are kept as (classes, features) inside, where users have them as (features, classes).
+    Algorithms update w̃ and β̃, in which both blocks are equally well conditioned. `by_class` says that a softmax model's weights
+    are stored internally as (classes, features); users see them as (features, classes).
     """
 
-    scale: float | jax.Array | None = None  # s; None stands for 1 and saves a pass over w in every step
-    metric: Metric | None = None  # R_w; every client has its own R_m
+    scale: float | jax.Array | None = None  # s; None stands for 1, and saves a pass over w in every step
+    metric: Metric | None = None  # R_w; each client holds its own R_m as its `factor`
     by_class: bool = static(default=False)
 
     def w(self, new: Pytree) -> Pytree:
-        """s·R_w w̃: where the objective is evaluated inside a program."""
+        """s·R_w w̃, the w at which a program evaluates the objective."""
         return tree.scale(self.scale, new if self.metric is None else self.metric.w(new))
 
     def beta(self, new: Pytree, factor: Factor | None) -> Pytree:
-        """R_m β̃_m, for the factor of one client."""
+        """R_m β̃_m, where `factor` is one client's R_m."""
         return new if self.metric is None else self.metric.beta(factor, new)
 
     def inward(
         self, w: Pytree, parts: tuple[Pytree, ...], factors: tuple[Factor | None, ...]
     ) -> tuple[Pytree, tuple[Pytree, ...]]:
-        """The user's w and each bucket's β as algorithms have them."""
+        """The algorithm's w̃ and each bucket's β̃, from the user's w and β."""
         w, parts = tree.unscale(self.scale, self._turn(w, 2)), self._turn(parts, 3)
         if self.metric is None:
             return w, parts
@@ -45,14 +45,14 @@ class Variables:
     def outward(
         self, w: Pytree, parts: tuple[Pytree, ...], factors: tuple[Factor | None, ...]
     ) -> tuple[Pytree, tuple[Pytree, ...]]:
-        """An algorithm's w̃ and each bucket's β̃ as the user has them."""
+        """The user's w and each bucket's β, from the algorithm's w̃ and β̃."""
         if self.metric is not None:
             apply = jax.vmap(self.metric.beta)
             parts = tuple(part if f is None else apply(f, part) for f, part in zip(factors, parts, strict=True))
         return self._turn(self.w(w), 2), self._turn(parts, 3)
 
     def _turn(self, x: Pytree, weight_axes: int) -> Pytree:
-        """x with its weights transposed; a bias has one axis less and stays."""
+        """Transpose the weights in x; a bias has one axis fewer and stays as it is."""
         if not self.by_class:
             return x
         return jax.tree.map(lambda leaf: leaf.swapaxes(-1, -2) if leaf.ndim == weight_axes else leaf, x)

@@ -157,7 +157,7 @@ class Branching(Descent):
     [
         (NotARecord(), r"^NotARecord is not a frozen record: write @tree.record above the class\.$"),
         (OtherMessage(), r"^OtherMessage: a message is a .* client gave a Message of 1 and sends a tuple of 2\.$"),
-        (NotABool(), r"^NotABool.sends must give one bool for each part, got int32 of shape \(\)\.$"),
+        (NotABool(), r"^NotABool.sends must return one bool for each part, got int32 of shape \(\)\.$"),
         (Growing(), r"^Growing.client: the new private state must be like init_private's, but has the structure .*, not "),
         (Narrow(), r"^Narrow.server: the new shared state must be like init's, but has an array of shape and type "),
         (Branching(), r"^Branching: its functions must be ones that JAX can trace; use jnp.where or control.branch in place"),

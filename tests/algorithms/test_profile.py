@@ -240,7 +240,7 @@ def test_the_ways_to_solve_are_chosen_by_size():
 
 
 def test_what_is_refused():
-    with pytest.raises(tw.TwofoldError, match=r"^Profile's outer is one of auto, lbfgs, newton, got 'bfgs'"):
+    with pytest.raises(tw.TwofoldError, match=r"^Profile's outer must be one of auto, lbfgs, newton, got 'bfgs'"):
         Profile(outer="bfgs")  # type: ignore[arg-type]
     with pytest.raises(tw.TwofoldError, match=r"^Profile needs all of these ≥ 1: .*self.steps=0"):
         Profile(steps=0)

@@ -74,7 +74,7 @@ def test_too_wide_for_matrices(monkeypatch):
     monkeypatch.setattr("twofold.curvature.model.ROOM", 1)
     with pytest.raises(InputError, match=r'needs a 3 × 3 matrix for each of 4 clients.*use precondition="diagonal"'):
         build(p.objective.curvature(p.clients), p.scale, "matrix")
-    with pytest.raises(InputError, match=r"precondition is one of matrix, diagonal, scale, got 'full'"):
+    with pytest.raises(InputError, match=r"precondition must be one of matrix, diagonal, scale, got 'full'"):
         build(p.objective.curvature(p.clients), p.scale, "full")
 
 
@@ -158,7 +158,7 @@ def test_auto_takes_the_simplest_that_is_about_as_cheap():
         model, p.scale, round_cost=1e-9, float_cost=1.0
     )  # where floats are all that costs, d² of them are dear
     assert dear != "matrix" or found[-1].floats < min(f.floats for f in found[:-1])
-    with pytest.raises(InputError, match="tol is a relative gap"):
+    with pytest.raises(InputError, match="tol must be a relative gap"):
         forecasts(model, p.scale, tol=2.0)
 
 

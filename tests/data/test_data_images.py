@@ -227,12 +227,12 @@ def test_a_file_with_the_wrong_checksum_is_refused(root: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"not gzip at all", "not a whole gzip file"),
-        (idx(TEST[0])[:-9], "not a whole gzip file"),
+        (b"not gzip at all", "not a complete gzip file"),
+        (idx(TEST[0])[:-9], "not a complete gzip file"),
         (gzip.compress(b"\0\0\x0d\x03" + bytes(12)), "not an idx file of bytes"),
         (gzip.compress(b"\0\0"), "not an idx file of bytes"),
         (gzip.compress(b"\0\0\x08\x03\0\0"), "not an idx file of bytes"),
-        (gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 5]) + b"1234"), r"announces an array \(5,\), 5 bytes, but holds 4"),
+        (gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 5]) + b"1234"), r"declares an array \(5,\), 5 bytes, but holds 4"),
         (gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 5]) + b"123456"), "but holds 6"),
         (gzip.compress(b"\0\0\x08\x03" + b"\xff" * 12), "but holds 0"),  # the product does not fit into 64 bits
     ],
@@ -275,8 +275,8 @@ def test_images_and_labels_must_fit(root: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "0 bytes, which is not a number of CIFAR-10 records"),
-        (bytes(3072), "3,072 bytes, which is not a number of CIFAR-10 records"),
+        (b"", "0 bytes, which is not a multiple of the 3,073 bytes of a CIFAR-10 record"),
+        (bytes(3072), "3,072 bytes, which is not a multiple of the 3,073 bytes of a CIFAR-10 record"),
         (bytes([10]) + bytes(3072), "the label 10"),
     ],
 )

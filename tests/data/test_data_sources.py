@@ -136,5 +136,5 @@ def test_npz_arrays_by_name(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r'x: d\.npz has no array "x": choose from a, b, short\.'):
         read_npz(tmp_path / "d.npz", y="b")
     np.save(tmp_path / "one.npy", np.ones(3))
-    with pytest.raises(OptionError, match="is not a file of np.savez"):
+    with pytest.raises(OptionError, match="is not a file of plain arrays written by np.savez"):
         read_npz(tmp_path / "one.npy")

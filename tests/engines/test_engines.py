@@ -477,7 +477,7 @@ class Coarse(SCD):
 
 def test_a_message_of_another_precision_is_refused():
     with pytest.raises(
-        ContractError, match=r"^Coarse.client sends numbers of type float32; a message is made of float64\.$"
+        ContractError, match=r"^Coarse.client sends numbers of type float32; a message must consist of float64\.$"
     ):
         tw.solve(problem(), Coarse(), iterations=1, engine="messages")
 

@@ -60,5 +60,7 @@ def test_a_bad_alpha(alpha, found):
 
 
 def test_as_many_alphas_as_clients():
-    with pytest.raises(ValueError, match=r"alpha has shape \(2,\), but there are 3 clients: give one or each"):
+    with pytest.raises(
+        ValueError, match=r"alpha has shape \(2,\), but there are 3 clients: give one number, or one per client"
+    ):
         tw.Problem(tw.objectives.adaptive(LOSS, [0.5, 0.5]), plain.clients()).value(np.zeros(3), np.zeros((3, 3)))

@@ -98,7 +98,7 @@ def test_the_constants_of_the_second_stage_bound_its_hessian(make):
 def test_each_stage_has_constants_of_its_own():
     objective = MAKE["multitask"](np.inf)
     with pytest.raises(
-        ValueError, match=r"two stages, each with constants of its own: ask Problem\(objective.first\(\), clients\)"
+        ValueError, match=r"two stages, each with its own constants: ask Problem\(objective.first\(\), clients\)"
     ):
         tw.Problem(objective, plain.clients()).constants()
     first = tw.Problem(objective.first(), plain.clients())

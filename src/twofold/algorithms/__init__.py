@@ -1,4 +1,4 @@
-"""The methods, each one file: the paper's, its baselines, and newer ones."""
+"""The methods, one file each: the paper's, its baselines, and newer ones."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ REGISTRY: dict[str, type[Algorithm]] = {
     "al2sgd_plus": AL2SGDPlus,
     "saga": SAGA,
 }
-"""The methods that theory knows step sizes for."""
+"""The methods whose step sizes theory provides."""
 
 TRAINING: dict[str, type[Algorithm]] = {
     "fedrep": FedRep,
@@ -51,7 +51,7 @@ TRAINING: dict[str, type[Algorithm]] = {
     "perfedavg": PerFedAvg,
     "scaffold": Scaffold,
 }
-"""The methods whose learning rate is the user's to say; `tw.methods` puts them together with their objectives."""
+"""The methods whose learning rate the user must give; `tw.methods` combines them with their objectives."""
 
 __all__ = [
     "ACD",
@@ -84,11 +84,11 @@ METHODS = {
     "fedbn": "fedbn(net)", "lgfedavg": "lg_fedavg(net, head)", "finetune": "finetuned(net)", "finetuned": "finetuned(net)",
     "maml": "per_fedavg(net)", "local": "local(net)",
 }  # fmt: skip
-"""Methods of the field that are an objective and an algorithm together: what to write."""
+"""Methods from the literature that combine an objective and an algorithm, and what to write for them in `tw.methods`."""
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("__"):  # Python's own questions
+    if name.startswith("__"):  # Python looks up names such as __path__
         raise AttributeError(f"module 'twofold.algorithms' has no attribute {name!r}")
     plain = name.lower().replace("_", "")
     if plain in METHODS:

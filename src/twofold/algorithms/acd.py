@@ -21,7 +21,7 @@ __all__ = ["ACD", "Message", "Pair", "Plan"]
 
 
 class Plan(NamedTuple):
-    """The coin of an iteration: whether it moves w, or else β."""
+    """The coin of an iteration: True if it updates w, False if β."""
 
     w: jax.Array
 
@@ -43,9 +43,9 @@ class Message(NamedTuple):
 class ACD(Algorithm):
     """x = (1−θ)y + θz; the drawn block i steps y = x − g/L_i, z = (z + ηνx − ηp_i g/L_i)/(1+ην).
 
-    w is drawn with probability p_w = √L^w/(√L^w+√L^β) (the printed branch is swapped; then p_i/L_i is the printed
-    1/(√L_i(√L^w+√L^β))), or with any other that ν belongs to. The block not drawn has y = x and z = (z + ηνx)/(1+ην).
-    Optimal in rounds and in gradients of both blocks (Theorem ACD-PFL).
+    w is drawn with probability p_w = √L^w/(√L^w+√L^β) (the paper prints the branches swapped; with them right, p_i/L_i is the
+    printed 1/(√L_i(√L^w+√L^β))), or with any other p_w, with the ν that belongs to it. The block not drawn has y = x and
+    z = (z + ηνx)/(1+ην). Optimal in rounds and in gradients of both blocks (Theorem ACD-PFL).
 
     >>> import twofold as tw
     >>> clients = tw.Clients.from_list(tw.data.synthetic.mixture(0.3, clients=3, rows=8, features=2).clients)
@@ -65,7 +65,7 @@ class ACD(Algorithm):
     rate = rated.acd
 
     def complete(self, setting: Setting) -> tuple[ACD, str | None]:
-        """ν, θ, η, p_w of Theorem ACD-PFL, or what follows from the p_w or ν that is given."""
+        """ν, θ, η and p_w of Theorem ACD-PFL, or those that follow from a given p_w or ν."""
         best = setting.coin() if setting.coin and self.p_w is None and self.nu is None else None
         p_w, nu = (self.p_w, self.nu) if best is None else best
         values = stepsizes.acd_any(setting.constants, p_w, nu)
@@ -80,12 +80,12 @@ class ACD(Algorithm):
         return Pair(beta0, beta0)
 
     def plan(self, stream: jax.Array, k: int | jax.Array) -> Plan:
-        """The block's coin."""
+        """Toss the coin that picks the block."""
         (p_w,) = known(self.p_w)
         return Plan(randomness.coin(randomness.of(stream, k), p_w))
 
     def client(self, plan: Plan, shared: Pair, private: Pair, oracle: GradientOracle, key: Key) -> tuple[Pair, Message]:
-        """A full gradient in the drawn block: in w for the message, in β for this client's own step."""
+        """The full gradient of the drawn block: ∇_w for the message, or ∇_β for this client's own step."""
         L_beta, p_w = known(self.L_beta, self.p_w)
         x_w, x = self._mix(shared), self._mix(private)
         gradient = branch(plan.w, lambda: oracle.gradient_w(x_w, x), lambda: tree.zeros(x_w))
@@ -93,7 +93,7 @@ class ACD(Algorithm):
         return self._step(private, x, own, L_beta, 1 - p_w), Message(gradient)
 
     def server(self, plan: Plan, shared: Pair, mean: Message) -> Pair:
-        """The same step on w; a zero gradient leaves y = x, which is right for the block not drawn."""
+        """The same step on w; if β was drawn, the gradient is zero, which gives y = x as it should."""
         L_w, p_w = known(self.L_w, self.p_w)
         return self._step(shared, self._mix(shared), mean.gradient, L_w, p_w)
 
@@ -109,7 +109,7 @@ class ACD(Algorithm):
         return Pair(y, tree.scale(1 / (1 + momentum), z))
 
     def sends(self, plan: Plan) -> Message:
-        """Only a w-iteration sends."""
+        """The gradient is sent if w was drawn."""
         return Message(plan.w)
 
     def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:

@@ -22,14 +22,14 @@ __all__ = ["AL2SGDPlus", "Message", "Private", "Shared"]
 
 
 class Shared(NamedTuple):
-    """The newest mean that is known of the personal models, and the mean of the reference points v_m."""
+    """The latest known mean of the personal models, and the mean of the reference points v_m."""
 
     w: Pytree
     reference: Pytree
 
 
 class Private(NamedTuple):
-    """The sequences y and z, the reference point v with p_m∇f'_m(v), and Ψ_m = λ(v_m − mean v)."""
+    """The sequences y and z, the reference point v, p_m∇f'_m(v), and Ψ_m = λ(v_m − mean v)."""
 
     y: Pytree
     z: Pytree
@@ -39,7 +39,7 @@ class Private(NamedTuple):
 
 
 class Message(NamedTuple):
-    """x_m in an averaging iteration, and y_m, the new reference point, on a refresh: both are personal models."""
+    """x_m in an averaging iteration, and the new reference point y_m on a refresh; both are personal models."""
 
     point: Pytree
     reference: Pytree
@@ -51,8 +51,8 @@ class AL2SGDPlus(Algorithm):
 
     local (1−p): g = p_m[(∇f'_j(x) − ∇f'_j(v))/(1−p) + ∇f'_m(v) + Ψ];
     mean (p):    g = p_m[λ(x − mean x)/p − (1/p − 1)Ψ + ∇f'_m(v)], with Ψ = λ(v − mean v).
-    Both are g of one unbiased estimator of ∇(f + ψ), whose variance goes to zero with x and v: L-Katyusha, with a linear
-    rate for any p and ρ (`stepsizes_newer`). It solves the mixture only, and **its message is the personal model**.
+    Together they are an unbiased estimator of ∇(f + ψ), whose variance vanishes as x and v converge. This is L-Katyusha, with a
+    linear rate for any p and ρ (`stepsizes_newer`). It solves the mixture only, and **its message is the personal model**.
     >>> import twofold as tw
     >>> clients = tw.Clients.from_list(tw.data.synthetic.mixture(0.3, clients=3, rows=8, features=2).clients)
     >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.1), 0.5), clients)
@@ -62,7 +62,7 @@ class AL2SGDPlus(Algorithm):
 
     eta: float | None = None  # η, the step of y
     p_w: float | None = None  # p, the probability of an averaging step
-    rho: float | None = None  # ρ, the probability that the reference point moves: a full gradient and a round
+    rho: float | None = None  # ρ, the probability of a new reference point, which costs a full gradient and a round
     theta1: float | None = None  # θ₁, the weight of z in x
     theta2: float | None = None  # θ₂, the weight of v in x
     gamma: float | None = None  # γ, the step of z
@@ -82,22 +82,22 @@ class AL2SGDPlus(Algorithm):
         return fill(self, values), values["note"]
 
     def init(self, w0: Pytree) -> Shared:
-        """Nothing is averaged yet; the first iteration brings the mean of the β0."""
+        """Start at w0; the first iteration computes the mean of the β0."""
         return Shared(w0, w0)
 
     def init_private(self, w0: Pytree, beta0: Pytree, oracle: GradientOracle) -> Private:
-        """y = z = v = β0, with nothing known at v; the first iteration brings it."""
+        """y = z = v = β0; the first iteration computes the gradient at v."""
         return Private(beta0, beta0, beta0, tree.zeros(beta0), tree.zeros(beta0))
 
     def plan(self, stream: jax.Array, k: int | jax.Array) -> Plan:
-        """The coin of an averaging step and that of a refresh; iteration 0 only refreshes, and does not move."""
+        """Toss the coins for an averaging step and for a refresh; iteration 0 only refreshes, and its step is empty."""
         plan = coins(stream, k, *known(self.p_w, self.rho))
         return Plan(plan.w & (k > 0), plan.refresh)
 
     def client(
         self, plan: Plan, shared: Shared, private: Private, oracle: GradientOracle, key: Key
     ) -> tuple[Private, Message]:
-        """A step with all of g but the mean of the x_m, which `receive` adds, and the refresh."""
+        """A step with all of g except the mean of the x_m, which `receive` adds, and the refresh."""
         theta1, theta2, nu = known(self.theta1, self.theta2, self.nu)
         eta, p, gamma, lam = known(self.eta, self.p_w, self.gamma, self.lam)
         (y, z, v, full, pull), weight = private, oracle.weight
@@ -117,12 +117,12 @@ class AL2SGDPlus(Algorithm):
         return Private(new_y, new_z, v, full, pull), Message(*(tree.unscale(oracle.scale, at) for at in (x, y)))
 
     def server(self, plan: Plan, shared: Shared, mean: Message) -> Shared:
-        """Remember the means."""
+        """Store the means that were sent."""
         newest, reference = tree.select(plan.refresh, Shared(mean.reference, mean.reference), shared)
         return Shared(tree.select(plan.w, mean.point, newest), reference)
 
     def receive(self, plan: Plan, shared: Shared, private: Private, oracle: GradientOracle) -> Private:
-        """The part of g that has the mean of the x_m in it, and Ψ of a new reference point."""
+        """Add the part of g with the mean of the x_m, and compute Ψ at a new reference point."""
         eta, p, gamma, lam = known(self.eta, self.p_w, self.gamma, self.lam)
         y, z, v, full, pull = private
         towards = tree.scale(oracle.weight * lam / p, tree.scale(oracle.scale, shared.w))
@@ -132,7 +132,7 @@ class AL2SGDPlus(Algorithm):
         return Private(y, z, v, full, tree.select(plan.refresh, away, pull))
 
     def sends(self, plan: Plan) -> Message:
-        """x_m in an averaging iteration, y_m on a refresh."""
+        """x_m is sent in an averaging iteration, y_m on a refresh."""
         return Message(plan.w, plan.refresh)
 
     def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
@@ -141,7 +141,7 @@ class AL2SGDPlus(Algorithm):
         return Evaluations(0 * each, each)
 
     def model(self, shared: Shared) -> Pytree:
-        """The newest mean."""
+        """The latest known mean of the personal models."""
         return shared.w
 
     def personal(self, private: Private) -> Pytree:

@@ -1,4 +1,4 @@
-"""APFL with a learned blend: the shared model, an own one, and how much of each (Deng et al. 2020, Algorithm 1)."""
+"""APFL with a learned blend of the shared model and a private one (Deng et al. 2020, Algorithm 1)."""
 # pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["APFL"]
 
 @record
 class APFL(Training):
-    """w_m −= lr·∇f'(w_m), v_m −= lr·∇_v f'(b_m) with the blend b_m = (1−α_m)v_m + α_m w_m; α_m moves once a round; w = mean of the w_m.
+    """w_m −= lr·∇f'(w_m), v_m −= lr·∇_v f'(b_m) with the blend b_m = (1−α_m)v_m + α_m w_m; then w = mean of the w_m.
 
-    Both use the same batch. With the first batch of a round α_m −= lr·⟨∇f'(b_m), w_m − v_m⟩, held between 0 and 1. It runs on
-    `objectives.blended`, whose β is (v, α): F = Λ·mean f'(w) + mean f'(blend). It is no descent on F, since w does not look at the
-    blend. (The paper of APFL calls α what is 1 − α here.)
+    Both steps use the same batch. α_m changes once a round, with the first batch: α_m −= lr·⟨∇f'(b_m), w_m − v_m⟩, clipped to
+    [0, 1]. It runs on `objectives.blended`, whose β is (v, α): F = Λ·mean f'(w) + mean f'(blend). It is not a descent method for F,
+    because the step on w ignores the blend. (The APFL paper's α is 1 − α here.)
 
     >>> import twofold as tw
     >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)

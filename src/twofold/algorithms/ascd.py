@@ -24,7 +24,7 @@ __all__ = ["ASCD"]
 class ASCD(Algorithm):
     """x = θz + (1−θ)y; the drawn block steps y = x − (η/p)g, z = νz + (1−ν)x + (γ/η)(y⁺ − x); the other keeps y and z.
 
-    The listing carries w_v and β_v along but never uses them, so they are left out here.
+    The paper's listing also has w_v and β_v, but never uses them, so they are left out here.
 
     >>> import twofold as tw
     >>> clients = tw.Clients.from_list(tw.data.synthetic.mixture(0.3, clients=3, rows=8, features=2).clients)
@@ -39,13 +39,13 @@ class ASCD(Algorithm):
     nu: float | None = None  # ν, how much of itself z keeps in a step
     gamma: float | None = None  # γ, the step of z
     p_w: float | None = None  # the probability that an iteration moves w
-    rho: float | None = None  # ρ of ASVRCD. No step uses it; theory derives γ and ν with it
-    batch: Batch = static(default="auto")  # rows in one sampled gradient; None takes all rows, "auto" what cost prefers
+    rho: float | None = None  # ρ of ASVRCD. No step uses it; theory derives γ and ν from it
+    batch: Batch = static(default="auto")  # rows in one sampled gradient; None: all rows, "auto": the cheapest number
     name = "ascd"
     rate = rated.ascd
 
     def complete(self, setting: Setting) -> tuple[ASCD, str | None]:
-        """The paper's choice, ASVRCD's constants and θ = min{0.8, 1/η}, or steps that the noise allows where it is known."""
+        """The paper's choice (ASVRCD's constants and θ = min{0.8, 1/η}), or steps based on the noise if that is known."""
         values = stepsizes.ascd(
             setting.constants,
             setting.rows,
@@ -66,7 +66,7 @@ class ASCD(Algorithm):
         return Pair(beta0, beta0)
 
     def plan(self, stream: jax.Array, k: int | jax.Array) -> Plan:
-        """The block's coin."""
+        """Toss the coin that picks the block."""
         (p_w,) = known(self.p_w)
         return Plan(randomness.coin(randomness.of(stream, k), p_w))
 
@@ -84,7 +84,7 @@ class ASCD(Algorithm):
         return moved, Message(gradient)
 
     def server(self, plan: Plan, shared: Pair, mean: Message) -> Pair:
-        """w moves only if it was drawn."""
+        """The step on w, if it was drawn."""
         (p_w,) = known(self.p_w)
         return tree.select(plan.w, self._step(shared, self._mix(shared), mean.gradient, p_w), shared)
 
@@ -95,12 +95,12 @@ class ASCD(Algorithm):
     def _step(self, pair: Pair, x: Pytree, gradient: Pytree, probability: float) -> Pair:
         eta, nu, gamma = known(self.eta, self.nu, self.gamma)
         y = tree.combine((1.0, x), (-eta / probability, gradient))
-        # (γ/η)(y⁺ − x) = −(γ/p)g, written without the cancellation.
+        # (γ/η)(y⁺ − x) = −(γ/p)g, which avoids the cancellation.
         z = tree.combine((nu, pair.z), (1 - nu, x), (-gamma / probability, gradient))
         return Pair(y, z)
 
     def sends(self, plan: Plan) -> Message:
-        """Only a w-iteration sends."""
+        """The gradient is sent if w was drawn."""
         return Message(plan.w)
 
     def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:

@@ -25,9 +25,9 @@ __all__ = ["ASVRCD"]
 class ASVRCD(Algorithm):
     """x = θ₁z + θ₂v + (1−θ₁−θ₂)y; y⁺ = x − ηg; z⁺ = νz + (1−ν)x + (γ/η)(y⁺ − x); v⁺ = y with probability ρ.
 
-    g is (∇f̂(x) − ∇f̂(v))/p + ∇F(v) in the drawn block and ∇F(v) in the other. The new reference point is the *old* y, so
-    everything that an iteration sends is known at its start: one message with two optional parts. With reference="two" each
-    block has a reference point of its own, v^w and v^β: see `asvrcd_two.ASVRCDTwo`.
+    g is (∇f̂(x) − ∇f̂(v))/p + ∇F(v) in the drawn block and ∇F(v) in the other. The new reference point is the *old* y, so all
+    that an iteration sends can be computed at its start: one message with two optional parts. With reference="two" each
+    block has its own reference point, v^w and v^β: see `asvrcd_two.ASVRCDTwo`.
 
     >>> import twofold as tw
     >>> clients = tw.Clients.from_list(tw.data.synthetic.mixture(0.3, clients=3, rows=8, features=2).clients)
@@ -42,13 +42,13 @@ class ASVRCD(Algorithm):
     theta2: float | None = None  # θ₂, the weight of v in x
     gamma: float | None = None  # γ, the step of z
     nu: float | None = None  # ν, how much of itself z keeps in a step
-    rho: float | None = None  # ρ, the probability that the reference point moves, which costs a full gradient
+    rho: float | None = None  # ρ, the probability of a new reference point, which costs a full gradient
     p_w: float | None = None  # the probability that an iteration's sample is for w
-    batch: Batch = static(default="auto")  # rows in one sampled gradient; None takes all rows, "auto" what cost prefers
-    optimal: Literal["w", "beta"] = static(default="w")  # the block whose number of gradients theory's ρ makes optimal
+    batch: Batch = static(default="auto")  # rows in one sampled gradient; None: all rows, "auto": the cheapest number
+    optimal: Literal["w", "beta"] = static(default="w")  # the block whose number of gradients theory's ρ minimises
     reference: Literal["one", "two"] = static(
         default="one"
-    )  # how many reference points: one for both blocks, or one for each
+    )  # one reference point for both blocks, or two, one for each
     name = "asvrcd"
     rate = rated.asvrcd
 
@@ -58,15 +58,15 @@ class ASVRCD(Algorithm):
             raise InputError(f'reference must be "one" or "two", got reference={self.reference!r}.')
         if self.reference == "two" and self.theta2 is not None:
             raise InputError(
-                "With two reference points there is θ_w and θ_β: set them in ASVRCDTwo, and leave theta2 open."
+                "With two reference points, θ_w and θ_β take the place of theta2: leave it out, or set them in ASVRCDTwo."
             )
 
     def is_complete(self) -> bool:
-        """Whether nothing is left for theory; with two reference points it always has θ_w and θ_β to find."""
+        """Whether nothing is left for theory to fill in; with two reference points, θ_w and θ_β always are."""
         return self.reference == "one" and super().is_complete()
 
     def complete(self, setting: Setting) -> tuple[Algorithm, str | None]:
-        """Theorem e1 (ρ for the optimal number of ∇_w and rounds, or of ∇_β), or tighter, where the noise is known."""
+        """Theorem e1's steps (ρ for the optimal number of ∇_w and rounds, or of ∇_β), or tighter ones if the noise is known."""
         if self.reference == "two":
             return self._two().complete(setting)
         values = stepsizes.asvrcd(
@@ -82,14 +82,14 @@ class ASVRCD(Algorithm):
         return fill(self, values), values["note"]
 
     def _two(self) -> Algorithm:
-        """The same method with two reference points, and what the user set."""
+        """The same method with two reference points, keeping what the user set."""
         from twofold.algorithms.asvrcd_two import ASVRCDTwo
 
         steps = {name: getattr(self, name) for name in ("eta", "theta1", "gamma", "nu", "p_w")}
         return ASVRCDTwo(**steps, rho_w=self.rho, rho_beta=self.rho, batch=self.batch)
 
     def init(self, w0: Pytree) -> Triple:
-        """y = z = v = w0; the first iteration brings ∇_wF(v)."""
+        """y = z = v = w0; the first iteration computes ∇_wF(v)."""
         return Triple(w0, w0, w0, tree.zeros(w0))
 
     def init_private(self, w0: Pytree, beta0: Pytree, oracle: GradientOracle) -> Triple:
@@ -97,7 +97,7 @@ class ASVRCD(Algorithm):
         return Triple(beta0, beta0, beta0, tree.zeros(beta0))
 
     def plan(self, stream: jax.Array, k: int | jax.Array) -> Plan:
-        """The w-coin and the ρ-coin."""
+        """Toss the w-coin and the ρ-coin."""
         p_w, rho = known(self.p_w, self.rho)
         return coins(stream, k, p_w, rho)
 
@@ -115,7 +115,7 @@ class ASVRCD(Algorithm):
         return Triple(y, z, v, full), sent
 
     def server(self, plan: Plan, shared: Triple, mean: Message) -> Triple:
-        """The same step on w. An iteration in which nothing was sent needs nothing of the message."""
+        """The same step on w; it uses only those parts of the message that were sent."""
         (p_w,) = known(self.p_w)
         gradient = estimate(plan.w, mean.difference, shared.full, p_w)
         y, z = self._step(shared, self._mix(shared), gradient)
@@ -133,7 +133,7 @@ class ASVRCD(Algorithm):
         return Message(plan.w, plan.refresh)
 
     def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
-        """Two batches in the drawn block, and all rows of both blocks on a refresh."""
+        """Two batches in the drawn block, and all rows in both blocks on a refresh."""
         return counts(plan.w, plan.refresh, drawn(self.batch), rows)
 
     def model(self, shared: Triple) -> Pytree:

@@ -23,7 +23,7 @@ __all__ = ["ASVRCDTwo", "Plan", "State"]
 
 
 class Plan(NamedTuple):
-    """Whether this iteration's sample is for w (else β), and whether v^w and v^β move."""
+    """Whether this iteration's sample is for w (else β), and whether v^w and v^β are renewed."""
 
     w: jax.Array
     refresh_w: jax.Array
@@ -31,7 +31,7 @@ class Plan(NamedTuple):
 
 
 class State(NamedTuple):
-    """One block's part of y, z and of both reference points, and ∇F in that block at its own reference point."""
+    """One block's part of y, of z and of both reference points, and ∇F in that block at its own reference point."""
 
     y: Pytree
     z: Pytree
@@ -45,8 +45,8 @@ class ASVRCDTwo(Algorithm):
     """x = θ₁z + θ_w v^w + θ_β v^β + (1−θ₁−θ_w−θ_β)y; y⁺ = x − ηg; z⁺ = νz + (1−ν)x − γg; v^i⁺ = y with probability ρ_i.
 
     Block i of g is (∇_i f̂(x) − ∇_i f̂(v^i))/p_i + ∇_i F(v^i) if it is drawn, and ∇_i F(v^i) if not. Both v^w and v^β are points
-    in (w, β): everyone knows their w-parts, a client its own β-parts. A new v^w is one message, the full ∇_w f_m(y); a new
-    v^β is silent, since only ∇_β at it is needed, which a client keeps. `ASVRCD(reference="two")` becomes this method.
+    in (w, β): all know their w-parts, and each client its own β-parts. A new v^w costs one message, the full ∇_w f_m(y). A new
+    v^β costs none, because only ∇_β at it is needed, which a client keeps. `ASVRCD(reference="two")` becomes this method.
     >>> ASVRCDTwo(p_w=0.5, rho_beta=0.1).is_complete()
     False
     """
@@ -57,10 +57,10 @@ class ASVRCDTwo(Algorithm):
     theta_beta: float | None = None  # θ_β, the weight of v^β in x
     gamma: float | None = None  # γ, the step of z
     nu: float | None = None  # ν, how much of itself z keeps in a step
-    rho_w: float | None = None  # ρ_w, the probability that v^w moves
-    rho_beta: float | None = None  # ρ_β, the probability that v^β moves
+    rho_w: float | None = None  # ρ_w, the probability of a new v^w
+    rho_beta: float | None = None  # ρ_β, the probability of a new v^β
     p_w: float | None = None  # the probability that an iteration's sample is for w
-    batch: Batch = static(default="auto")  # rows in one sampled gradient; None takes all rows, "auto" what cost prefers
+    batch: Batch = static(default="auto")  # rows in one sampled gradient; None: all rows, "auto": the cheapest number
     name = "asvrcd"
     rate = rated.asvrcd
 
@@ -71,7 +71,7 @@ class ASVRCDTwo(Algorithm):
         return fill(self, values), values["note"]
 
     def init(self, w0: Pytree) -> State:
-        """y = z = v^w = v^β = w0; the first iteration brings ∇_wF(v^w)."""
+        """y = z = v^w = v^β = w0; the first iteration computes ∇_wF(v^w)."""
         return State(w0, w0, w0, w0, tree.zeros(w0))
 
     def init_private(self, w0: Pytree, beta0: Pytree, oracle: GradientOracle) -> State:
@@ -79,7 +79,7 @@ class ASVRCDTwo(Algorithm):
         return State(beta0, beta0, beta0, beta0, tree.zeros(beta0))
 
     def plan(self, stream: jax.Array, k: int | jax.Array) -> Plan:
-        """The w-coin and the two ρ-coins; iteration 0 refreshes both, and its step is empty."""
+        """Toss the w-coin and the two ρ-coins; iteration 0 refreshes both reference points, and its step is empty."""
         key, first = randomness.of(stream, k), jnp.asarray(k) == 0
         chances = enumerate(known(self.p_w, self.rho_w, self.rho_beta))
         drawn, moves_w, moves_beta = (randomness.coin(randomness.at(key, i), p) for i, p in chances)
@@ -114,7 +114,7 @@ class ASVRCDTwo(Algorithm):
         return State(y, z, tree.select(plan.refresh_w, private.y, private.v_w), v_beta, full), Message(difference, sent)
 
     def server(self, plan: Plan, shared: State, mean: Message) -> State:
-        """The same step on w; with neither the w-coin nor v^w's it uses nothing of the message."""
+        """The same step on w; it uses only those parts of the message that were sent."""
         (p_w,) = known(self.p_w)
         y, z = self._step(shared, self._mix(shared), estimate(plan.w, mean.difference, shared.full, p_w))
         v_w, full = tree.select(plan.refresh_w, (shared.y, mean.full), (shared.v_w, shared.full))
@@ -131,11 +131,11 @@ class ASVRCDTwo(Algorithm):
         return y, tree.combine((nu, s.z), (1 - nu, x), (-gamma, gradient))
 
     def sends(self, plan: Plan) -> Message:
-        """The difference with the w-coin, the full gradient with that of v^w; a new v^β sends nothing."""
+        """The difference is sent with the w-coin, the full gradient with a new v^w; a new v^β sends nothing."""
         return Message(plan.w, plan.refresh_w)
 
     def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
-        """Two batches in the drawn block, and all rows of a block whose reference point moves."""
+        """Two batches in the drawn block, and all rows in a block whose reference point is renewed."""
         pair = 2 * jnp.asarray(size_of_batch(drawn(self.batch), rows))
         w, beta = jnp.where(plan.w, pair, 0), jnp.where(plan.w, 0, pair)
         return Evaluations(w + jnp.where(plan.refresh_w, rows, 0), beta + jnp.where(plan.refresh_beta, rows, 0))

@@ -53,40 +53,38 @@ class Evaluations(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What theory knows of a problem when it fills in step sizes."""
+    """The facts about a problem from which theory computes step sizes."""
 
     constants: Constants
     rows: float  # per client, on average
     M: int
     max_weight: float  # the largest client weight, 1/M when all are equal
-    lam: float | None = None  # of the mixture, the only objective that some baselines solve
-    loss_of: Callable[[], LossConstants] | None = None  # likewise, asked for only where it is needed
+    lam: float | None = None  # λ of the mixture, the only objective that some baselines solve
+    loss_of: Callable[[], LossConstants] | None = None  # the mixture's loss constants, computed only when needed
     sizes: tuple[int, int] = (0, 0)  # the number of parameters in w and in one β
     convex: bool = True
-    coin: Callable[[], tuple[float, float] | None] | None = (
-        None  # the p_w that makes ACD cheapest, and its ν, where known
-    )
+    coin: Callable[[], tuple[float, float] | None] | None = None  # the p_w that makes ACD cheapest, and its ν, if known
     weights: NDArray[np.float64] | None = None  # p_m; None for 1/M each
-    participation: NDArray[np.float64] | None = None  # the probability that each takes part in a round; None: all do
-    curvature: Callable[[], EachClient | None] | None = None  # of every client, asked for only where it is needed
+    participation: NDArray[np.float64] | None = None  # probabilities of taking part in a round; None: all do
+    curvature: Callable[[], EachClient | None] | None = None  # every client's curvature, computed only when needed
     cost: Cost | None = (
-        None  # what to choose p_w, ρ and the batch by; None: a round costs as much as all rows' gradients
+        None  # the cost that p_w, ρ and the batch minimise; None: a round costs as much as the gradients of all rows
     )
-    most_rows: float | None = None  # of the largest client
-    quadratic: bool = False  # whether F is
+    most_rows: float | None = None  # the rows of the largest client
+    quadratic: bool = False  # whether F is quadratic
 
     @property
     def loss(self) -> LossConstants | None:
-        """The constants of the loss that everyone's mixture is made of."""
+        """The constants of the mixture's loss; None for another objective."""
         return None if self.loss_of is None else self.loss_of()
 
     @property
     def prices(self) -> dict[str, Any]:
-        """The cost to choose by, and the bytes of a part of a message as large as w, up and down: what `theory.stepsizes` asks for."""
+        """Arguments for `theory.stepsizes`: the cost to minimise, and the bytes, up plus down, of a message part as large as w."""
         return {"cost": self.cost, "message": 2.0 * self.sizes[0] * jnp.result_type(float).itemsize}
 
     def each(self) -> EachClient:
-        """The curvature of every client's own function: its own where it is known, else one for all, from the constants."""
+        """The curvature of every client's own function; if that is not known, the same for all, from the constants."""
         found = None if self.curvature is None else self.curvature()
         weights = np.full(self.M, 1 / self.M) if self.weights is None else self.weights
         return common(self.constants, weights) if found is None else found
@@ -101,33 +99,33 @@ class Algorithm(ABC):
 
     This is the contract, and every engine relies on it:
 
-    - A subclass is decorated with `@tree.record`. A field that is None is filled in by theory, in `complete`.
-    - `plan(stream, k)` draws the coins of iteration k that everyone shares. It is pure in (stream, k): anyone who knows the seed
-      knows all plans beforehand. A plan may be any pytree of arrays. It must not depend on data.
-    - `client` takes one client through iteration k: its new private state (of the same shapes as the old one) and a message.
-      What leaves a client is this message, and of it only the parts for which `sends` is true.
-    - `sends(plan)` gives a bool for each part of the message, as a tuple of the same type. It may be any function of the plan
+    - A subclass is decorated with `@tree.record`. Theory fills in fields that are None, in `complete`.
+    - `plan(stream, k)` draws the coins of iteration k that all clients and the server share. It is pure in (stream, k): anyone who
+      knows the seed knows all plans in advance. A plan may be any pytree of arrays. It must not depend on data.
+    - `client` takes one client through iteration k. It returns the new private state, of the same shapes as the old one, and a
+      message. Nothing leaves a client but the parts of this message for which `sends` is true.
+    - `sends(plan)` returns a bool for each part of the message, as a tuple of the same type. It may be any function of the plan
       that JAX can trace. Ledger, rounds and records follow it, iteration by iteration; nothing is counted by hand.
-      Where no part is sent, the iteration costs no communication, and `server` must not look at the message (it is zeros).
-    - `server(plan, shared, mean)` is the shared update from the weighted mean of the messages. Everyone computes it alike, so
-      that shared state never has to be sent.
-    - `receive(plan, shared, private, oracle)` is what a client does with the new shared state; by default nothing.
+      If no part is sent, the iteration costs no communication, and `server` must not use the message (it is zeros).
+    - `server(plan, shared, mean)` is the shared update from the weighted mean of the messages. The server and every client compute
+      it identically, so shared state never has to be sent.
+    - `receive(plan, shared, private, oracle)` updates a client's private state from the new shared state; by default it does nothing.
     - `evaluations(plan, rows)` says how many single-row gradients a client with `rows` rows evaluates.
     - `model(shared)` and `personal(private)` are the w and β that the method would report now.
 
-    `check` tests all this on shapes alone, before a run begins, and raises a `ContractError` with one sentence.
+    Before a run begins, `check` and `trace` test all this on shapes alone, and raise a `ContractError` with one sentence.
     """
 
     name: ClassVar[str]
     needs: ClassVar[str | None] = None  # the one objective it can solve; None for all
     may_skip_messages: ClassVar[bool] = (
-        True  # a hint: False where (nearly) all iterations send, so that `client` is compiled once
+        True  # a hint: False if (nearly) all iterations send, so that `client` is compiled once
     )
-    works_with_some: ClassVar[bool] = False  # whether it is right when only some clients take part in a round
-    needs_unbiased: ClassVar[bool] = False  # whether they must then be weighted by known probabilities
+    works_with_some: ClassVar[bool] = False  # whether it remains correct if only some clients take part in a round
+    needs_unbiased: ClassVar[bool] = False  # whether these must then be weighted by known probabilities
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """A rate is proven for the method that has it: one of another name that is derived from it has none until it gives its own."""
+        """Drop an inherited `rate` if the subclass has another name, because the rate is proven for its base only."""
         super().__init_subclass__(**options)
         owner = next(base for base in cls.__mro__ if "rate" in vars(base))
         if vars(owner).get("name", getattr(cls, "name", None)) != getattr(cls, "name", None):
@@ -145,12 +143,12 @@ class Algorithm(ABC):
         return super().__new__(cls)
 
     def among(self, chances: NDArray[np.float64] | None) -> Algorithm:
-        """The method for rounds in which each client takes part with these probabilities (None: all do, or nobody knows)."""
+        """The method adapted to rounds in which clients take part with these probabilities (None: all do, or they are unknown)."""
         return self
 
     @property
     def carries_state(self) -> bool:
-        """Whether numbers that a net updates by itself, as BatchNorm's statistics, are carried on."""
+        """Whether the method keeps the numbers that a net updates by itself, such as BatchNorm's statistics."""
         return False
 
     def is_complete(self) -> bool:
@@ -159,27 +157,27 @@ class Algorithm(ABC):
 
     @abstractmethod
     def complete(self, setting: Facts) -> tuple[Algorithm, str | None]:
-        """This method with every open field filled in by theory, and what the user should be told about it."""
+        """This method with every open field filled in by theory, and a note for the user, or None."""
 
     def rate(self, facts: Facts, eps: float) -> Prediction | Rate | str:
-        """How soon `eps` of the first error is left with these steps, or the sentence that says why nothing is known.
+        """The predicted cost until `eps` of the first error is left with these steps, or a sentence that says why it is unknown.
 
-        By it `theory.forecast` knows a method, and `solve` warns of a budget that is too small. `theory.rates.Rate(kappa)` is enough:
-        rounds, bytes and gradients follow from `plan`, `sends` and `evaluations`.
+        `theory.forecast` uses it, and `solve` uses it to warn of a budget that is too small. Returning `theory.rates.Rate(kappa)` is
+        enough: rounds, bytes and gradients then follow from `plan`, `sends` and `evaluations`.
         """
         return f"no rate is proven for {self.name}."
 
     @abstractmethod
     def init(self, w0: Pytree) -> Shared:
-        """What everyone knows before the first iteration."""
+        """The shared state before the first iteration."""
 
     @abstractmethod
     def init_private(self, w0: Pytree, beta0: Pytree, oracle: GradientOracle) -> Private:
-        """What one client alone knows before the first iteration."""
+        """One client's private state before the first iteration."""
 
     @abstractmethod
     def plan(self, stream: jax.Array, k: jax.Array | int) -> Plan:
-        """The common coins of iteration k: pure in (stream, k), so known to all without a word."""
+        """The common coins of iteration k: pure in (stream, k), so all know them without communication."""
 
     @abstractmethod
     def client(
@@ -189,14 +187,14 @@ class Algorithm(ABC):
 
     @abstractmethod
     def server(self, plan: Plan, shared: Shared, mean: Message) -> Shared:
-        """The shared update from the mean message; parts that were not sent are zero and not looked at."""
+        """The shared update from the mean message; parts that were not sent are zero and must not be used."""
 
     def receive(self, plan: Plan, shared: Shared, private: Private, oracle: GradientOracle) -> Private:
-        """What a client does with the new shared state; unchanged by default."""
+        """The private state updated with the new shared state; unchanged by default."""
         return private
 
     def absent(self, plan: Plan, shared: Shared) -> Message:
-        """What an absent client is taken to have sent, where `works_with_some` holds: what it would send if it did not move."""
+        """The message assumed for an absent client (if `works_with_some`): what it would send if its state did not change."""
         raise NotImplementedError
 
     @abstractmethod
@@ -220,7 +218,7 @@ A = TypeVar("A", bound=Algorithm)
 
 
 def fill(algorithm: A, values: Mapping[str, Any]) -> A:
-    """The algorithm with its open fields, None or a batch="auto", taken from `values`; what the user set stays."""
+    """The algorithm with its open fields (None, or batch="auto") taken from `values`; fields that the user set stay."""
     fields = {field.name for field in dataclasses.fields(algorithm)}  # type: ignore[arg-type]
     open_fields = {name: value for name, value in values.items() if name in fields and getattr(algorithm, name) is None}
     if getattr(algorithm, "batch", None) == "auto":
@@ -229,7 +227,7 @@ def fill(algorithm: A, values: Mapping[str, Any]) -> A:
 
 
 def size_of_batch(batch: int | None, rows: Any) -> Any:
-    """Rows in one sampled gradient: the batch, or everything."""
+    """The number of rows in one sampled gradient: the batch, or all rows if it is None."""
     return rows if batch is None else batch
 
 
@@ -237,7 +235,7 @@ def size_of_batch(batch: int | None, rows: Any) -> Any:
 
 
 class Footprint(NamedTuple):
-    """The shapes that a run deals with, found by tracing every function of an algorithm once."""
+    """The shapes of an algorithm's states and message, found by tracing each of its functions once."""
 
     shared: Shared
     private: Private
@@ -250,7 +248,7 @@ class Footprint(NamedTuple):
 
 
 def check(algorithm: Algorithm) -> None:
-    """Refuse an algorithm that is no frozen record of ours, or has no name."""
+    """Refuse an algorithm that is not a `tree.record`, has no name, or has impossible hyper-parameters."""
     kind = type(algorithm).__name__
     if not tree.is_record(algorithm):
         raise ContractError(f"{kind} is not a frozen record: write @tree.record above the class.")
@@ -263,7 +261,7 @@ def check(algorithm: Algorithm) -> None:
 
 
 def _check_field(kind: str, name: str, value: object) -> None:
-    """Refuse a step size, a probability or a batch that cannot be one."""
+    """Refuse an impossible step size, probability or batch."""
     numbers = np.asarray(value)
     real = numbers.dtype.kind in "iuf" and bool(np.all(np.isfinite(numbers) & (numbers >= 0)))
     if name in ("eta", "inner_eta") and not real:
@@ -279,7 +277,7 @@ def _check_field(kind: str, name: str, value: object) -> None:
 def trace(
     algorithm: Algorithm, oracle: GradientOracle, stream: jax.Array, key: Key, w: Pytree, beta: Pytree
 ) -> Footprint:
-    """Take an algorithm through one iteration on shapes alone (inside `jax.eval_shape`), and check what comes out of it."""
+    """Take an algorithm through one iteration on shapes alone (inside `jax.eval_shape`), and check the results."""
     shared, private = algorithm.init(w), algorithm.init_private(w, beta, oracle)
     plan = algorithm.plan(stream, jnp.int32(0))
     moved, message = algorithm.client(plan, shared, private, oracle, key)
@@ -297,18 +295,18 @@ def _check_message(algorithm: Algorithm, message: Message, sends: Message) -> No
     sent, flags = cast(tuple[object, ...], message), cast(tuple[ArrayLike, ...], sends)
     if not isinstance(message, tuple) or type(sent) is not type(flags) or len(sent) != len(flags):
         raise ContractError(
-            f"{kind}: a message is a (named) tuple of parts, and sends gives one bool for each of them; client gave "
+            f"{kind}: a message is a (named) tuple of parts, and sends returns one bool for each part; client returned "
             f"{_kind(sent)} and sends {_kind(flags)}."
         )
     for flag in flags:
         if jnp.shape(flag) != () or not jnp.issubdtype(jnp.result_type(flag), jnp.bool_):
             raise ContractError(
-                f"{kind}.sends must give one bool for each part, got {jnp.result_type(flag)} of shape {jnp.shape(flag)}."
+                f"{kind}.sends must return one bool for each part, got {jnp.result_type(flag)} of shape {jnp.shape(flag)}."
             )
     for leaf in jax.tree.leaves(message):
         if jnp.result_type(leaf) != jnp.result_type(float):
             raise ContractError(
-                f"{kind}.client sends numbers of type {leaf.dtype}; a message is made of {jnp.result_type(float)}."
+                f"{kind}.client sends numbers of type {leaf.dtype}; a message must consist of {jnp.result_type(float)}."
             )
 
 

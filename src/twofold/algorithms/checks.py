@@ -1,4 +1,4 @@
-"""When the hybrid method checks its progress, and what it concludes: has ‖∇F‖² stopped falling?"""
+"""The hybrid method's checks: when they happen, and how they decide whether ‖∇F‖² has stopped falling."""
 # pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import jax.numpy as jnp
 __all__ = ["Plan", "Progress", "is_check", "is_early"]
 
 PLATEAU = 8.0
-"""In units of 1/(1−ν), the time in which momentum forgets: how long ‖∇F‖² may take to begin to fall."""
+"""How long ‖∇F‖² may take to begin to fall, in units of 1/(1−ν), the number of iterations that momentum remembers."""
 
 
 class Plan(NamedTuple):
-    """Whether w moves or else β, whether all clients send full gradients, whether this is a check, and an early one."""
+    """Whether w is updated (else β), whether all clients send full gradients, whether this is a check, and whether it is early."""
 
     w: jax.Array
     refresh: jax.Array
@@ -36,7 +36,7 @@ def is_check(k: int | jax.Array, first: int, p_w: float) -> jax.Array:
 
 
 def is_early(k: int | jax.Array, nu: float) -> jax.Array:
-    """Whether momentum has not yet had the time to let ‖∇F‖² begin to fall.
+    """Whether iteration k is too early for momentum to have built up, so that ‖∇F‖² need not have begun to fall.
 
     >>> from twofold.algorithms.checks import is_early
     >>> bool(is_early(79, nu=0.9)), bool(is_early(81, nu=0.9))
@@ -46,11 +46,11 @@ def is_early(k: int | jax.Array, nu: float) -> jax.Array:
 
 
 class Progress(NamedTuple):
-    """What the checks have found.
+    """What the checks have found so far.
 
-    Sampling noise lets ‖∇F‖² fall to a floor and no further. A check sees that it has stopped falling where it has left its
-    initial plateau (it is below drop² of its first value, or not below that value at all, or it had the time to fall) and is
-    above `drop` times its value at the check before, which never happens while it falls geometrically.
+    Sampling noise keeps ‖∇F‖² above a floor. A check concludes that it has stopped falling under two conditions. First, it is no
+    longer on its initial plateau: it is below drop² times its first value, or not below that value at all, or enough iterations
+    have passed. Second, it is above `drop` times its value at the previous check, which never happens while it falls geometrically.
 
     >>> import jax.numpy as jnp
     >>> from twofold.algorithms.checks import Progress
@@ -64,16 +64,16 @@ class Progress(NamedTuple):
 
     start: jax.Array  # ‖∇F‖² at the first check
     last: jax.Array  # ‖∇F‖² at the latest check
-    stalled: jax.Array  # whether it has stopped falling; this stays
+    stalled: jax.Array  # whether it has stopped falling; once True, it stays True
 
     @classmethod
     def none(cls) -> Progress:
-        """Before the first check."""
+        """The state before the first check."""
         never = jnp.asarray(jnp.inf)
         return cls(never, never, jnp.asarray(False))
 
     def after(self, check: jax.Array, norm2: jax.Array, drop: float, early: jax.Array | bool = True) -> Progress:
-        """After an iteration that is a check and found ‖∇F‖² = norm2, or that is none."""
+        """The state after an iteration; if that was a check (`check`), it found ‖∇F‖² = norm2."""
         start = jnp.where(check & jnp.isinf(self.start), norm2, self.start)
         on_plateau = early & (norm2 > drop**2 * start) & (norm2 < start)
         stops = check & ~on_plateau & (norm2 > drop * self.last)

@@ -1,4 +1,4 @@
-"""Ditto as published: FedAvg, and beside it each client's own model, drawn to the shared one (Li et al. 2021)."""
+"""Ditto as published: FedAvg, plus a model for each client that is pulled towards the shared one (Li et al. 2021)."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from twofold.tree import Pytree, record, static
 __all__ = ["Ditto"]
 
 OWN = 1 << 30
-"""The number of the key of the personal model's batches."""
+"""The key number of the personal model's batches, which keeps them apart from the shared model's."""
 
 
 @record
 class Ditto(Training):
-    """β_m −= lr_beta·(∇f'_m(β_m) + λ(β_m − w)) with w as it was received, and w_m −= lr·∇f'_m(w_m); then w = mean of the w_m.
+    """β_m −= lr_beta·(∇f'_m(β_m) + λ(β_m − w)) with the w received, and w_m −= lr·∇f'_m(w_m); then w = mean of the w_m.
 
-    It needs an objective whose w and β are both whole models (`mixture`, `multitask`). What it comes near to is the pair of problems
-    `multitask(loss, lam, Lambda=∞)`: w minimises mean f'_m(w), and β_m minimises f'_m(β) + (λ/2)‖β − w‖². It is no descent on one F,
-    since w does not look at β.
+    It needs an objective whose w and β are both whole models (`mixture`, `multitask`). It approximately solves the two problems of
+    `multitask(loss, lam, Lambda=∞)`: w minimises mean f'_m(w), and β_m minimises f'_m(β) + (λ/2)‖β − w‖². It is not a descent method
+    for a single F, because the step on w ignores β.
 
     >>> import twofold as tw
     >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
@@ -43,16 +43,16 @@ class Ditto(Training):
     ((3, 2), [24, 24, 24])
     """
 
-    lam: float = 0.1  # λ, the strength of the pull to the shared model
+    lam: float = 0.1  # λ, the strength of the pull towards the shared model
     own_epochs: int | None = static(
         default=None
-    )  # passes with which the personal model is trained, if not as many as the shared one
+    )  # passes over the rows for the personal model; None: as many as for the shared one
     name = "ditto"
 
     def client(
         self, plan: Plan, shared: Pytree, private: Personal, oracle: GradientOracle, key: Key
     ) -> tuple[Personal, Message]:
-        """The personal model, then the shared one."""
+        """Train the personal model, then the shared one."""
         (w, beta), found = oracle.outward(shared, private.beta), rule(self, plan.k)
         refuse_other_models(self, w, beta)
         of_w, of_beta = private.memory if self.keep else found.begin(w, beta) or ((), ())
@@ -72,6 +72,6 @@ class Ditto(Training):
         return Personal(beta, (of_w, of_beta) if self.keep else ()), Message(new)
 
     def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
-        """The shared model's batches in w, the personal one's in β."""
+        """The shared model's batches in w, the personal model's in β."""
         zero = 0 * plan.k
         return Evaluations(rows_of(self, rows) + zero, rows_of(self, rows, self.own_epochs) + zero)

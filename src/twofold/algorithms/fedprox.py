@@ -1,4 +1,4 @@
-"""FedProx: local steps on f_m with a pull to the last mean (Li et al. 2020)."""
+"""FedProx: local steps on f_m with a pull towards the last mean (Li et al. 2020)."""
 # JAX leaves parts of jax.numpy's signatures (`device=`) untyped.
 # pyright: reportUnknownMemberType=false
 
@@ -22,12 +22,12 @@ __all__ = ["FedProx", "Message"]
 class FedProx(Training):
     """τ local steps on f_m(w_m, β_m) + (ρ/2)‖w_m − w‖², as in LSGD, then w = mean of the w_m.
 
-    w_m −= η(∇_w f_m + ρ(w_m − w)), β_m −= ηp_m∇_β f_m. With the local problem solved (τ → ∞, full gradients) and no β, a round is
-    one gradient step on Σ p_m min_v f_m(v) + (ρ/2)‖v − w‖²: it ends at the w of `objectives.mixture(loss, lam=ρ)`, not at that of
-    `traditional(loss)`, and comes to that only as ρ → ∞. What Li et al. prove is a decrease of F in every round, for
-    ρ ≈ 6LB², as long as clients are B-dissimilar; near the optimum of unequal clients no B is enough. ρ = 0 is LSGD.
+    w_m −= η(∇_w f_m + ρ(w_m − w)), β_m −= ηp_m∇_β f_m. With the local problem solved exactly (τ → ∞, full gradients) and no β, a
+    round is one gradient step on Σ p_m min_v f_m(v) + (ρ/2)‖v − w‖². So it converges to the w of `objectives.mixture(loss, lam=ρ)`,
+    which approaches that of `traditional(loss)` only as ρ → ∞. Li et al. prove that F decreases in every round, for ρ ≈ 6LB², as
+    long as clients are B-dissimilar; near the optimum of unequal clients no B is large enough. ρ = 0 is LSGD.
 
-    With a learning rate, `FedProx(lr=0.005, prox=0.001)`, steps are plain ones on real parameters, as in LSGD.
+    With a learning rate, `FedProx(lr=0.005, prox=0.001)`, steps are plain gradient steps on real parameters, as in LSGD.
 
     >>> import twofold as tw
     >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
@@ -40,7 +40,7 @@ class FedProx(Training):
     eta: float | None = None
     """η, the step size."""
     prox: float | None = None
-    """ρ, the strength of the pull to the last mean."""
+    """ρ, the strength of the pull towards the last mean."""
     tau: int = static(default=5)
     """τ, the local steps in one round."""
     batch: int | None = static(default=1)
@@ -54,11 +54,11 @@ class FedProx(Training):
         refuse_both(self, self.eta is not None)
         if self.is_plain and self.prox is None:
             raise InputError(
-                "FedProx with a learning rate needs the strength of its pull as well: say prox=, as in prox=0.001."
+                "FedProx with a learning rate also needs the strength of its pull: give prox=, as in prox=0.001."
             )
 
     def is_complete(self) -> bool:
-        """It needs ρ, and a step size or a learning rate."""
+        """Whether ρ is set, and a step size or a learning rate."""
         return self.prox is not None and (self.is_plain or self.eta is not None)
 
     def complete(self, setting: Facts) -> tuple[FedProx, str | None]:
@@ -68,7 +68,7 @@ class FedProx(Training):
     def client(
         self, plan: Plan, shared: Pytree, private: Personal, oracle: GradientOracle, key: Key
     ) -> tuple[Personal, Message]:
-        """The local steps, from the shared w and drawn to it."""
+        """The local steps, from the shared w and pulled towards it."""
         if self.is_plain:
             return self._train(plan, shared, private, oracle, key)
         eta, prox = known(self.eta, self.prox)

@@ -17,15 +17,15 @@ from twofold.tree import Pytree, record, static
 __all__ = ["FedRep"]
 
 HEAD = 1 << 30
-"""The number of the key of the head's batches, apart from those of the body's."""
+"""The key number of the head's batches, which keeps them apart from the body's."""
 
 
 @record
 class FedRep(Training):
-    """β_m −= lr·∇_β f̂_m for `head_epochs` passes with w held; then w_m −= lr·∇_w f̂_m with β_m held; then w = mean of the w_m.
+    """β_m −= lr·∇_β f̂_m for `head_epochs` passes with w fixed; then w_m −= lr·∇_w f̂_m with β_m fixed; then w = mean of the w_m.
 
-    On `weight_sharing(loss, split=body)` this is FedRep as published. It minimises F = mean f'([w, β_m]), as FedPer does, by steps
-    in one block after the other.
+    On `weight_sharing(loss, split=body)` this is FedRep as published. It minimises F = mean f'([w, β_m]), as FedPer does, but
+    updates one block after the other.
 
     >>> import twofold as tw
     >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
@@ -37,13 +37,13 @@ class FedRep(Training):
     ([24, 24, 24], [48, 48, 48])
     """
 
-    head_epochs: int = static(default=1)  # passes over the client's rows with which the head is trained first
+    head_epochs: int = static(default=1)  # passes over the client's rows for the head, which is trained first
     name = "fedrep"
 
     def client(
         self, plan: Plan, shared: Pytree, private: Personal, oracle: GradientOracle, key: Key
     ) -> tuple[Personal, Message]:
-        """First the head, then the body."""
+        """Train the head, then the body."""
         point, found = oracle.outward(shared, private.beta), rule(self, plan.k)
         begun = private.memory if self.keep else found.begin(*point)
 

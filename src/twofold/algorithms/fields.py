@@ -13,13 +13,13 @@ from twofold.errors import InputError
 __all__ = ["Batch", "Schedule", "drawn", "known", "settle"]
 
 Batch: TypeAlias = int | Literal["auto"] | None
-"""Rows in one sampled gradient; None takes all rows, "auto" as many as are cheapest by the cost."""
+"""Rows in one sampled gradient; None means all rows, "auto" the number with the lowest cost."""
 Schedule: TypeAlias = Callable[[jax.Array], float | jax.Array]
 """A step size as a function of the local step's number: `theory.stepsizes.pl_schedule`, or any optax schedule."""
 
 
 def known(*numbers: float | None) -> tuple[float, ...]:
-    """Give hyper-parameters that have been filled in; raise if one of them is still open.
+    """Return hyper-parameters that have been filled in; raise if one of them is still None.
 
     In a compiled program they are traced scalars.
 
@@ -38,7 +38,7 @@ def known(*numbers: float | None) -> tuple[float, ...]:
 
 
 def settle(algorithm: object) -> None:
-    """Make batch="auto" one row where all numbers are set by hand: then there is nothing left that it could follow from.
+    """Turn batch="auto" into one row if all numbers are set by hand, because theory then has nothing to fill in.
 
     >>> import twofold as tw
     >>> tw.algorithms.SCD(eta=0.1, p_w=0.5).batch, tw.algorithms.SCD(eta=0.1).batch
@@ -52,7 +52,7 @@ def settle(algorithm: object) -> None:
 
 
 def drawn(batch: Batch) -> int | None:
-    """A batch that theory has filled in.
+    """Return a batch that theory has filled in; raise if it is still "auto".
 
     >>> drawn(None), drawn(4)
     (None, 4)

@@ -1,4 +1,4 @@
-"""ASCD first, then ASVRCD, with an automatic switch: what the paper suggests after its comparisons but never runs."""
+"""ASCD first, then ASVRCD, with an automatic switch: the paper suggests this after its comparisons but never runs it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ __all__ = ["Hybrid", "Message", "Plan", "Shared"]
 
 
 class Shared(NamedTuple):
-    """The w-block, and what the checks have found; where they stalled, control variates are in use."""
+    """The w-block, and what the checks have found; once progress has stalled, control variates are in use."""
 
     block: Triple
     progress: Progress
 
 
 class Message(NamedTuple):
-    """The sampled ∇_w (after the switch less that at v), the full one, and ‖p_m∇_β f_m‖²/p_m, whose mean is ‖∇_βF‖²."""
+    """The sampled ∇_w (after the switch, minus that at v), the full ∇_w, and ‖p_m∇_β f_m‖²/p_m, whose mean is ‖∇_βF‖²."""
 
     gradient: Pytree
     full: Pytree
@@ -42,9 +42,9 @@ class Message(NamedTuple):
 class Hybrid(Algorithm):
     """ASCD until its gradient stops falling, then ASVRCD, started at a point where the full gradient is known.
 
-    At the checks, iterations 0, c, 2c, 4c, … with c = `first`/p_w, all clients send their full gradient. The switch comes when ‖∇F‖²
-    has stopped falling (`checks.Progress`). This rule is a choice, not theory: `drop`, and the 8/(1−ν) iterations for which a
-    plateau at the start counts as momentum yet to build up. Both phases evaluate two gradients per sample.
+    At the checks (iterations 0, c, 2c, 4c, … with c = `first`/p_w) all clients send their full gradients. The method switches when
+    ‖∇F‖² has stopped falling (`checks.Progress`). This rule is a heuristic, not theory: so are `drop`, and the 8/(1−ν) iterations in
+    which an initial plateau is put down to momentum that has yet to build up. Both phases evaluate two gradients per sample.
 
     >>> import twofold as tw
     >>> clients = tw.Clients.from_list(tw.data.synthetic.mixture(0.3, clients=3, rows=8, features=2).clients)
@@ -56,19 +56,19 @@ class Hybrid(Algorithm):
 
     eta: float | None = None  # η, the step of y
     theta: float | None = None  # θ, the weight of z in x before the switch
-    theta1: float | None = None  # θ₁, that weight after the switch
+    theta1: float | None = None  # θ₁, the weight of z in x after the switch
     theta2: float | None = None  # θ₂, the weight of v in x after the switch
     gamma: float | None = None  # γ, the step of z
     nu: float | None = None  # ν, how much of itself z keeps in a step
-    rho: float | None = None  # ρ, the probability that the reference point moves, which costs a full gradient
+    rho: float | None = None  # ρ, the probability of a new reference point, which costs a full gradient
     p_w: float | None = None  # the probability that an iteration's sample is for w
-    drop: float = 0.5  # the factor by which ‖∇F‖² must fall from check to check for ASCD to go on
+    drop: float = 0.5  # the factor by which ‖∇F‖² must fall from check to check for ASCD to continue
     first: int = static(default=16)  # the first check comes after about this many w-iterations
-    batch: Batch = static(default="auto")  # rows in one sampled gradient; None takes all rows, "auto" what cost prefers
+    batch: Batch = static(default="auto")  # rows in one sampled gradient; None: all rows, "auto": the cheapest number
     name = "hybrid"
 
     def complete(self, setting: Setting) -> tuple[Hybrid, str | None]:
-        """Those of Theorem e1, and ASCD's θ."""
+        """The steps of Theorem e1, and ASCD's θ."""
         found = stepsizes.hybrid(
             setting.constants, setting.rows, self.p_w, self.rho, self.eta, batch=self.batch, **setting.prices
         )
@@ -87,7 +87,7 @@ class Hybrid(Algorithm):
         p_w, rho, nu = known(self.p_w, self.rho, self.nu)
         key, check = randomness.of(stream, k), is_check(k, self.first, p_w)
         refresh = randomness.coin(randomness.at(key, 1), rho) | check
-        # The w-coin is ASCD's own, so that until the switch this is ASCD's trajectory exactly.
+        # The w-coin is the same as ASCD's, so that until the switch the trajectory is exactly ASCD's.
         return Plan(randomness.coin(key, p_w), refresh, check, is_early(k, nu))
 
     def client(
@@ -121,16 +121,16 @@ class Hybrid(Algorithm):
         return mix(s, jnp.where(reduced, theta1, theta), jnp.where(reduced, theta2, 0.0))
 
     def _step(self, s: Triple, x: Pytree, own: Pytree, drawn: jax.Array, reduced: jax.Array, p: float) -> Pytree:
-        """Both methods' step: without control variates the block not drawn rests, with them it follows ∇F(v)."""
+        """The step of either method: without control variates the block not drawn stays, with them it follows ∇F(v)."""
         g = tree.combine((jnp.where(drawn, 1 / p, 0.0), own), (jnp.where(reduced, 1.0, 0.0), s.full))
         return tree.select(drawn | reduced, move(s, x, g, *known(self.eta, self.nu, self.gamma)), (s.y, s.z))
 
     def sends(self, plan: Plan) -> Message:
-        """The sampled gradient with the w-coin, the full one and its size with the ρ-coin and at a check."""
+        """The sampled gradient is sent with the w-coin, the full one and its norm with the ρ-coin and at checks."""
         return Message(plan.w, plan.refresh, plan.refresh)
 
     def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
-        """Two batches in the drawn block, and all rows of both blocks for a full gradient."""
+        """Two batches in the drawn block, and all rows in both blocks for a full gradient."""
         return counts(plan.w, plan.refresh, drawn(self.batch), rows)
 
     def model(self, shared: Shared) -> Pytree:

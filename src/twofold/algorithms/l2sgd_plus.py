@@ -23,7 +23,7 @@ __all__ = ["L2SGDPlus", "Message", "Private"]
 
 
 class Private(NamedTuple):
-    """β_m, the table of its rows' last gradients with their mean, and Ψ_m = λ(β_m − mean) when last averaged."""
+    """β_m, the table of each row's last gradient and their mean, and Ψ_m = λ(β_m − mean) at the last averaging."""
 
     beta: Pytree
     table: Pytree
@@ -32,7 +32,7 @@ class Private(NamedTuple):
 
 
 class Message(NamedTuple):
-    """β_m itself, in the units of the scaled w: unlike all other methods, this one sends the personal model."""
+    """β_m itself, scaled like w: unlike most methods, this one sends the personal model."""
 
     beta: Pytree
 
@@ -43,7 +43,7 @@ class L2SGDPlus(Algorithm):
 
     local: β −= p_m η [ (∇f'_j(β) − J_j)/(1−p) + mean J + Ψ ], then J_j = ∇f'_j(β);
     mean:  β −= p_m η [ λ(β − mean β)/p − (1/p − 1)Ψ + mean J ], then Ψ = λ(β − mean β).
-    It solves the mixture only, and **its message is the personal model β_m**. It keeps one gradient per row.
+    It solves the mixture only, and **its message is the personal model β_m**. It stores one gradient per row.
 
     >>> import twofold as tw
     >>> clients = tw.Clients.from_list(tw.data.synthetic.mixture(0.3, clients=3, rows=8, features=2).clients)
@@ -62,14 +62,14 @@ class L2SGDPlus(Algorithm):
     rate = rated.l2sgd_plus
 
     def complete(self, setting: Setting) -> tuple[L2SGDPlus, str | None]:
-        """p = p_w and a step for SAGA-type estimators."""
+        """p = p_w, and a step size for SAGA-type estimators."""
         (lam,) = known(setting.lam)
         penalty = lam * setting.max_weight
         values = stepsizes.l2sgd_plus(setting.constants, self.p_w, penalty=penalty, batch=self.batch)
         return fill(self, {"eta": values["eta"], "p_w": values["p"], "lam": lam}), None
 
     def init(self, w0: Pytree) -> Pytree:
-        """The mean of all β_m when last averaged, in the scaled space."""
+        """The mean of all β_m at the last averaging, in the scaled space."""
         return w0
 
     def init_private(self, w0: Pytree, beta0: Pytree, oracle: GradientOracle) -> Private:
@@ -81,14 +81,14 @@ class L2SGDPlus(Algorithm):
         return Private(beta0, jax.tree.map(row_by_row, beta0), tree.zeros(beta0), tree.zeros(beta0))
 
     def plan(self, stream: jax.Array, k: int | jax.Array) -> Plan:
-        """The coin that decides between a local step and an averaging one."""
+        """Toss the coin that picks a local step or an averaging step."""
         (p_w,) = known(self.p_w)
         return Plan(randomness.coin(randomness.of(stream, k), p_w))
 
     def client(
         self, plan: Plan, shared: Pytree, private: Private, oracle: GradientOracle, key: Key
     ) -> tuple[Private, Message]:
-        """A local step. An averaging step needs the mean first, so `receive` makes it."""
+        """A local step. An averaging step needs the mean first, so it happens in `receive`."""
         eta, p_w = known(self.eta, self.p_w)
         beta, table, mean, psi = private
         sample = oracle.sample(key, self.batch, uniform=True)
@@ -96,7 +96,7 @@ class L2SGDPlus(Algorithm):
         old = tree.rows(table, index)
         # At w = β the mixture's penalty vanishes, so these are the gradients of f'_m alone, row by row.
         at = tree.unscale(oracle.scale, beta)
-        # Only the rows pass through the branch, never the table: a batched branch would copy all of it.
+        # Only the sampled rows pass through the branch, because a batched branch would copy the whole table.
         new = branch(
             plan.w,
             lambda: old,
@@ -106,7 +106,7 @@ class L2SGDPlus(Algorithm):
         moved = tree.weighted_sum(real, change, oracle.count if sample is None else len(index))
         step = -oracle.weight * eta
         after = tree.combine((1.0, beta), (step / (1 - p_w), moved), (step, mean), (step, psi))
-        # A row sampled twice in a batch enters the table, and so its mean, only once.
+        # A row that is sampled twice in a batch must count only once in the table and its mean.
         once = real if sample is None else real & ~jnp.any(jnp.tril(index[:, None] == index[None, :], -1), axis=1)
         mean = tree.combine((1.0, mean), (1.0, tree.weighted_sum(once, change, oracle.count)))
         table = tree.replace_rows(table, index, new)
@@ -114,7 +114,7 @@ class L2SGDPlus(Algorithm):
         return Private(tree.select(plan.w, beta, after), table, mean, psi), message
 
     def server(self, plan: Plan, shared: Pytree, mean: Message) -> Pytree:
-        """Remember the mean."""
+        """Store the mean of an averaging iteration."""
         return tree.select(plan.w, mean.beta, shared)
 
     def receive(self, plan: Plan, shared: Pytree, private: Private, oracle: GradientOracle) -> Private:
@@ -129,7 +129,7 @@ class L2SGDPlus(Algorithm):
         return Private(beta, table, mean, psi)
 
     def sends(self, plan: Plan) -> Message:
-        """Only an averaging iteration sends."""
+        """β_m is sent in an averaging iteration."""
         return Message(plan.w)
 
     def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
@@ -138,7 +138,7 @@ class L2SGDPlus(Algorithm):
         return Evaluations(jnp.zeros_like(each), each)
 
     def model(self, shared: Pytree) -> Pytree:
-        """The mean when last averaged."""
+        """The mean of all β_m at the last averaging."""
         return shared
 
     def personal(self, private: Private) -> Pytree:

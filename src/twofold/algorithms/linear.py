@@ -1,4 +1,4 @@
-"""Small linear systems for Newton's steps: by Cholesky, by conjugate gradients, and matrices that travel as a triangle."""
+"""Small linear systems for Newton's steps: by Cholesky, by conjugate gradients, and matrices sent as an upper triangle."""
 # pyright: standard
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["conjugate_gradients", "solve", "symmetric"]
 
 
 def symmetric(upper: jax.Array, d: int) -> jax.Array:
-    """The symmetric matrix of an upper triangle.
+    """The symmetric d × d matrix with a given upper triangle, listed row by row.
 
     >>> import jax.numpy as jnp
     >>> symmetric(jnp.array([1.0, 2.0, 3.0]), 2).tolist()
@@ -26,9 +26,9 @@ def symmetric(upper: jax.Array, d: int) -> jax.Array:
 
 
 def solve(matrix: jax.Array, right: jax.Array, damping: jax.Array | float = 0.0) -> jax.Array:
-    """(A + τD)⁻¹ r by Cholesky, D = I·mean(diag A); NaN where that matrix is not positive definite.
+    """(A + τD)⁻¹ r by Cholesky, with D = I·mean(diag A); NaN if that matrix is not positive definite.
 
-    A τ of a few units of rounding is always there: it makes the flat directions of a convex function solvable.
+    A few units of rounding are always added to τ, so that the flat directions of a convex function stay solvable.
 
     >>> import jax.numpy as jnp
     >>> solve(jnp.diag(jnp.array([1.0, 4.0])), jnp.array([1.0, 4.0])).round(5).tolist()
@@ -42,7 +42,7 @@ def solve(matrix: jax.Array, right: jax.Array, damping: jax.Array | float = 0.0)
 def conjugate_gradients(
     times: Callable[[jax.Array], jax.Array], right: jax.Array, damping: jax.Array, products: int
 ) -> jax.Array:
-    """(A + τD)⁻¹ r after so many products with A, D = I·(rᵀAr/rᵀr); it stands still where A has no curvature.
+    """An approximation of (A + τD)⁻¹ r after `products` products with A, with D = I·(rᵀAr/rᵀr); stops if A has no curvature.
 
     >>> import jax.numpy as jnp
     >>> diagonal = jnp.array([1.0, 4.0])
@@ -58,7 +58,7 @@ def conjugate_gradients(
     def step(_: jax.Array, state: tuple) -> tuple:
         x, rest, along, size, shift = state
         image = times(along)
-        # The first direction is r itself, and tells the size of A.
+        # The first direction is r itself; its curvature sets the scale of the damping.
         shift = jnp.where(shift < 0, damping * jnp.abs(dot(along, image)) / jnp.where(size > 0, size, 1), shift)
         image = image + shift * along
         curvature = dot(along, image)

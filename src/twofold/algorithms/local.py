@@ -1,4 +1,4 @@
-"""What methods with local steps share: rounds without coins, the batches of a round, a running average of iterates."""
+"""Parts that methods with local steps share: rounds without coins, the batches of a round, a running average of iterates."""
 # pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Average", "Plan", "batches"]
 
 
 class Plan(NamedTuple):
-    """The round's number; there are no coins."""
+    """The round number; there are no coins."""
 
     k: jax.Array
 
@@ -53,7 +53,7 @@ class Average(NamedTuple):
 def batches(
     oracle: GradientOracle, key: Key, batch: int | None, reshuffled_pass: jax.Array | None
 ) -> Callable[[jax.Array], Drawn | None]:
-    """Give the i-th batch of a round as a function of i: fresh draws, or slices of a reshuffling of the client's rows.
+    """Return the i-th batch of a round as a function of i: fresh draws, or slices of the client's shuffled rows.
 
     >>> import numpy as np
     >>> import twofold as tw

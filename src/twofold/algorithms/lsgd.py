@@ -28,7 +28,7 @@ _Local: TypeAlias = tuple[Pytree, Pytree, Average | tuple[()]]  # w_m, β_m, and
 
 
 class Private(NamedTuple):
-    """β_m; if `average` is set, the running average of (w_m, β_m); and what an optimiser remembers, if it does between rounds."""
+    """β_m, the running average of (w_m, β_m) if `average` is set, and the optimiser's state if it is kept between rounds."""
 
     beta: Pytree
     average: Average | tuple[()]
@@ -36,7 +36,7 @@ class Private(NamedTuple):
 
 
 class Message(NamedTuple):
-    """w_m after the local steps, and its running average if `average` is set; shared is the last mean of both."""
+    """w_m after the local steps, and its running average if `average` is set; the shared state is the last mean of both."""
 
     w: Pytree
     average: Pytree
@@ -46,11 +46,11 @@ class Message(NamedTuple):
 class LSGD(Training):
     """τ local steps (w_m, β_m) −= η(∇_w f̂_m, p_m∇_β f̂_m), then w = mean of the w_m.
 
-    The β-step carries the 1/M that the printed algorithm lost; Theorem local's step size assumes it. This is FedAvg on `traditional`,
-    FedPer and LG-FedAvg on `weight_sharing`.
+    The β-step has the factor 1/M that the printed algorithm lost; Theorem local's step size assumes it. On `traditional` this is
+    FedAvg, on `weight_sharing` it is FedPer and LG-FedAvg.
 
-    With a learning rate instead, `LSGD(lr=0.005)`, steps are plain ones on real parameters: w_m −= lr·∇_w f̂_m and
-    β_m −= lr_beta·∇_β f̂_m (lr_beta = lr by default), free of p_m and of the scaling. `optimizer` is any of optax for these steps.
+    With a learning rate instead, `LSGD(lr=0.005)`, steps are plain gradient steps on real parameters: w_m −= lr·∇_w f̂_m and
+    β_m −= lr_beta·∇_β f̂_m (lr_beta = lr by default), without p_m and without scaling. `optimizer` is any optax optimiser for these.
     >>> import twofold as tw
     >>> clients = tw.Clients.from_list(tw.data.synthetic.mixture(0.3, clients=3, rows=8, features=2).clients)
     >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5), clients)
@@ -64,27 +64,27 @@ class LSGD(Training):
     batch: int | None = static(default=1)  # rows in one sampled gradient; None takes all rows
     epochs: int | None = static(default=None)  # reshuffled passes over each client's own rows, instead of τ steps
     average: bool = static(default=False)  # report the average with weights (1−ημ)^(−k−1), which sends a second w
-    mu: float | None = None  # μ, which only the average needs
+    mu: float | None = None  # μ; only the average needs it
     name = "lsgd"
     rate = rated.lsgd
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.average and callable(self.eta):
-            raise InputError("LSGD's weighted average is defined for a constant step: give a number as eta.")
+            raise InputError("LSGD's weighted average is defined only for a constant step size: give a number as eta.")
         refuse_both(self, self.eta is not None or self.average)
 
     def is_complete(self) -> bool:
-        """It needs a step size or a learning rate, and μ for the weighted average only."""
+        """Whether a step size or a learning rate is set, and μ if the weighted average needs it."""
         return self.is_plain or (self.eta is not None and (self.mu is not None or not self.average))
 
     def complete(self, setting: Facts) -> tuple[LSGD, str | None]:
-        """Theorem local's step if there is no learning rate, with the bound 1/(4L^w) for τ = 1, or 1/(4𝓛(b)) if the noise is known."""
+        """Theorem local's step unless a learning rate is set, with the bound 1/(4L^w) for τ = 1, or 1/(4𝓛(b)) if the noise is known."""
         if self.is_plain:
             return self, None
         steps = self.tau if self.epochs is None else self.epochs * int(self._steps_per_epoch(math.ceil(setting.rows)))
         values = stepsizes.lsgd(setting.constants, steps, self.batch)
-        # Only the average needs μ. Left open otherwise, a step from theory and one of the user's own are one program.
+        # Only the average needs μ. Otherwise it stays None, so that theory's step and the user's share a compiled program.
         return fill(self, {**values, "mu": setting.constants.mu} if self.average else values), None
 
     def _steps_per_epoch(self, rows: int | jax.Array) -> int | jax.Array:
@@ -132,7 +132,7 @@ class LSGD(Training):
         return Message(mean.w, mean.average)
 
     def absent(self, plan: Plan, shared: Message) -> Message:
-        """Who does not move stays at w."""
+        """An absent client counts as staying at w."""
         return Message(shared.w, shared.average)
 
     def sends(self, plan: Plan) -> Message:

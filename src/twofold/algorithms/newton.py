@@ -1,6 +1,6 @@
-"""One client's part of profile: min_β f_m(w, β) by safeguarded Newton steps, and the Hessian in w of what is left.
+"""One client's part of `profile`: min_β f_m(w, β) by safeguarded Newton steps, and the Hessian in w of the minimum.
 
-Every step costs the same whether it succeeds or not, so that what a round costs is known before it runs.
+Every step costs the same whether it succeeds or not, so the cost of a round is known before it runs.
 """
 # pyright: standard
 
@@ -20,20 +20,20 @@ from twofold.tree import Pytree
 __all__ = ["NOISE", "Block", "Inner", "Message", "Outer", "Private", "choose", "minimise_beta", "profile_hessian"]
 
 NOISE = 16
-"""Values that differ by fewer units of rounding than this are taken to be equal."""
+"""Values that differ by less than this many units of rounding are taken to be equal."""
 
 
 MATRIX_BETA = 100
-"""Entries of β up to which its Hessian is formed as a matrix by default."""
+"""By default, the Hessian in β is formed as a matrix if β has at most this many entries."""
 MATRIX_W = 200
-"""Entries of w, and of β, up to which the server has Newton's directions by default."""
+"""By default, the server uses Newton's directions if w and β have at most this many entries each."""
 
 Outer = Literal["auto", "lbfgs", "newton"]
 Inner = Literal["auto", "matrix", "products"]
 
 
 def choose(outer: Outer, inner: Inner, d: int, b: int, convex: bool) -> tuple[Outer, Inner]:
-    """The ways to solve for d entries of w and b of β, where they were left open.
+    """Choose the outer and inner solver for d entries of w and b entries of β, where they are "auto".
 
     >>> choose("auto", "auto", 28, 28, True), choose("auto", "auto", 640, 640, True)
     (('newton', 'matrix'), ('lbfgs', 'products'))
@@ -62,7 +62,7 @@ class Message(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Where the search over β stands: the flat point, f_m, p_m ∇_β f_m, and the damping that the next step starts with."""
+    """The state of the search over β: the flat point, f_m, p_m ∇_β f_m, and the damping of the next step."""
 
     at: jax.Array
     value: jax.Array
@@ -75,9 +75,9 @@ def minimise_beta(
 ) -> tuple[Pytree, jax.Array]:
     """β after `steps` steps β −= (H + τD)⁻¹ ∇_β f_m towards argmin_β f_m(w, β), and the damping τ for the next call.
 
-    H = ∇²_ββ f_m is a matrix, solved by Cholesky, or with `products` is only multiplied: so many steps of conjugate
-    gradients. A step that does not lower f_m is not taken, and τ grows until one does (Levenberg and Marquardt); a step
-    that does lets it shrink. So f_m never rises, also where it is flat or not convex.
+    H = ∇²_ββ f_m is formed as a matrix and solved by Cholesky; with `products`, it is only multiplied, in that many conjugate
+    gradient steps. A step that does not lower f_m is rejected, and τ grows until one does; a step that does lets τ shrink
+    (Levenberg and Marquardt). So f_m never rises, even where it is flat or not convex.
     """
     flat, unravel = ravel_pytree(beta)
     if flat.size == 0:
@@ -101,11 +101,11 @@ def minimise_beta(
     def step(_: jax.Array, state: Block) -> Block:
         move = direction(state)
         value, gradient = evaluate(state.at + move)
-        # The oracle's gradient carries p_m, its value does not.
+        # The oracle's gradient has the factor p_m, its value does not.
         slope = jnp.vdot(state.gradient, move) / oracle.weight
         rounding = NOISE * jnp.finfo(value.dtype).eps * jnp.abs(state.value)
         lower = value <= state.value + 1e-4 * slope
-        # Near the minimum the decrease drowns in rounding; there a smaller gradient is the better sign.
+        # Near the minimum, rounding hides the decrease: accept a smaller gradient instead.
         quiet = (-slope <= rounding) & (value <= state.value + rounding)
         better = quiet & (jnp.sum(gradient**2) < jnp.sum(state.gradient**2))
         taken = Block(state.at + move, value, gradient, _shrunk(state.damping))
@@ -119,7 +119,7 @@ def minimise_beta(
 def profile_hessian(oracle: GradientOracle, w: Pytree, beta: Pytree) -> jax.Array:
     """∇²φ_m = H_ww − H_wβ H_ββ⁻¹ H_βw, the Hessian of φ_m(w) = min_β f_m(w, β): its upper triangle, row by row."""
     hessian, cross = oracle.hessian_w(w, beta)
-    if cross.size:  # this and the Hessian in β both carry p_m
+    if cross.size:  # the cross block and the Hessian in β both have the factor p_m
         hessian = hessian - cross.T @ solve(oracle.hessian_beta(w, beta), cross) / oracle.weight
     return hessian[jnp.triu_indices(len(hessian))]
 

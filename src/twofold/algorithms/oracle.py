@@ -1,4 +1,4 @@
-"""All that an algorithm may ask about a client's data: gradients and Hessians, on a sample or on all rows."""
+"""The only access an algorithm has to a client's data: gradients and Hessians, on a sample or on all rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Drawn", "GradientOracle", "Sampled"]
 
 
 Sampled: TypeAlias = Any
-"""What `sample` or `slice` gave (None: all rows). Every oracle has a type of its own for it and takes back no other."""
+"""The result of `sample` or `slice` (None: all rows). Each oracle has its own type for it and accepts no other."""
 
 
 class Drawn(Protocol):
@@ -31,7 +31,7 @@ class Drawn(Protocol):
 
     @property
     def index(self) -> jax.Array:
-        """The row numbers."""
+        """The row indices."""
         ...
 
 
@@ -58,12 +58,12 @@ class GradientOracle(Protocol):
 
     @property
     def position(self) -> int | jax.Array:
-        """The client's number, for hyper-parameters that each client has one of."""
+        """The client's position among all clients, for hyper-parameters that differ by client."""
         ...
 
     @property
     def scale(self) -> float | jax.Array | None:
-        """s, where w is s times the scaled w; None for 1."""
+        """The scale s: w is s times the scaled w; None for 1."""
         ...
 
     @property
@@ -72,41 +72,41 @@ class GradientOracle(Protocol):
         ...
 
     def sample(self, key: Key, size: int | None, uniform: bool = False) -> Drawn | None:
-        """Draw `size` rows with replacement, by importance unless `uniform`; None stands for all rows."""
+        """Draw `size` rows with replacement, by importance unless `uniform`; a `size` of None means all rows."""
         ...
 
     def order(self, key: Key) -> jax.Array:
-        """Reshuffle the rows."""
+        """A random order of the rows."""
         ...
 
     def slice(self, order: jax.Array, start: int | jax.Array, size: int) -> Drawn:
-        """Give a batch of a reshuffling."""
+        """The batch of `size` rows from position `start` of a shuffled order."""
         ...
 
     def trained_on(self, sample: Sampled, key: Key) -> Sampled:
-        """Give a sample a key for dropout and the like, where the loss is a net."""
+        """The sample with a random key for dropout and the like, if the loss is a net."""
         ...
 
     def outward(self, w: Pytree, beta: Pytree) -> tuple[Pytree, Pytree]:
-        """Give real parameters."""
+        """The user's parameters, from the algorithm's variables."""
         ...
 
     def inward(self, w: Pytree, beta: Pytree) -> tuple[Pytree, Pytree]:
-        """Give real parameters in the variables that algorithms work on."""
+        """The algorithm's variables, from the user's parameters."""
         ...
 
     def halves(self, sample: Sampled) -> tuple[Sampled, Sampled]:
-        """Give two samples of half the size."""
+        """Split a sample into two halves."""
         ...
 
     def plain_gradients(
         self, w: Pytree, beta: Pytree, sample: Sampled = None, of: str = "both"
     ) -> tuple[Pytree, Pytree]:
-        """∇_w f_m and ∇_β f_m at real parameters, where perhaps only one is used."""
+        """∇_w f_m and ∇_β f_m at the user's parameters; `of` says which of them is used."""
         ...
 
     def loss_gradient(self, params: Pytree, sample: Sampled = None, of: str = "w") -> Pytree:
-        """∇f'_m of the loss alone, which counts as a gradient of this block."""
+        """∇f'_m of the loss alone, counted as a gradient of the block `of`."""
         ...
 
     def gradient_w(self, w: Pytree, beta: Pytree, sample: Sampled = None) -> Pytree:
@@ -118,7 +118,7 @@ class GradientOracle(Protocol):
         ...
 
     def gradients(self, w: Pytree, beta: Pytree, sample: Sampled = None) -> tuple[Pytree, Pytree]:
-        """Both gradients, for the price of one pass."""
+        """Both gradients, at the cost of one pass."""
         ...
 
     def value_and_gradient_w(self, w: Pytree, beta: Pytree, sample: Sampled = None) -> tuple[jax.Array, Pytree]:
@@ -138,7 +138,7 @@ class GradientOracle(Protocol):
         ...
 
     def hessian_beta_along(self, w: Pytree, beta: Pytree) -> Callable[[Pytree], Pytree]:
-        """v ↦ p_m ∇²_ββ f_m v, for many directions at one point: each is counted as one product."""
+        """The map v ↦ p_m ∇²_ββ f_m v at one point; each call counts as one product."""
         ...
 
     def hessian_w(self, w: Pytree, beta: Pytree, sample: Sampled = None) -> tuple[jax.Array, jax.Array]:

@@ -1,4 +1,4 @@
-"""Per-FedAvg: FedAvg on the model after one step, with cheap gradients (Fallah et al. 2020)."""
+"""Per-FedAvg: FedAvg on the loss after one gradient step, with cheap gradients (Fallah et al. 2020)."""
 # pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ __all__ = ["PerFedAvg"]
 class PerFedAvg(Training):
     """w_m −= lr·g with g ≈ ∇f'_m(w − α∇f'_m(w)), the inner step on one batch, the outer one on another; then w = mean of the w_m.
 
-    `hessian="none"` is the first-order form, g = ∇f̂'(w − α∇f̂'(w)). `hessian="free"` adds the second derivative by a difference of
-    two gradients: g − α(∇f̂'(w + δg) − ∇f̂'(w − δg))/(2δ). It runs on `objectives.maml(loss, alpha)`, F = mean f'(w − α∇f'(w)), whose
-    exact gradient LSGD uses; the first-order form descends on something a little different. Clients predict after a step of their own.
-    A client that has too few rows for a second batch uses the first one for both.
+    `hessian="none"` is the first-order form, g = ∇f̂'(w − α∇f̂'(w)). `hessian="free"` approximates the second derivative by a
+    difference of two gradients: g − α(∇f̂'(w + δg) − ∇f̂'(w − δg))/(2δ). It runs on `objectives.maml(loss, alpha)`, with
+    F = mean f'(w − α∇f'(w)). LSGD uses the exact gradient of F; the first-order form follows a slightly different direction.
+    Clients take one gradient step of their own before they predict. A client with too few rows for a second batch uses the first
+    one for both.
 
     >>> import twofold as tw
     >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
@@ -40,17 +41,17 @@ class PerFedAvg(Training):
 
     alpha: float = 0.01  # α, the step of the inner gradient
     hessian: Literal["none", "free"] = static(default="none")
-    delta: float = 1e-3  # δ, the step of the difference in place of the second derivative
+    delta: float = 1e-3  # δ, the step of the difference that approximates the second derivative
     name = "perfedavg"
     needs = "maml"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.hessian not in ("none", "free"):
-            raise InputError(f'PerFedAvg: hessian is "none" (first order) or "free", got {self.hessian!r}.')
+            raise InputError(f'PerFedAvg: hessian must be "none" (first order) or "free", got {self.hessian!r}.')
 
     def _doubled(self) -> PerFedAvg:
-        """With batches for both steps; what is left of a pass is too little for both."""
+        """The method with batches of twice the size, for both steps; a shorter last batch of a pass is dropped."""
         return self if self.batch is None else dataclasses.replace(self, batch=2 * self.batch, drop_last=True)
 
     def client(
@@ -75,18 +76,18 @@ class PerFedAvg(Training):
         return Personal(private.beta, memory), Message(oracle.inward(w, beta)[0])
 
     def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
-        """Both batches of every step, and two more of the first where differences stand for second derivatives."""
+        """Both batches of every step, and the first batch twice more if differences approximate second derivatives."""
         each = rows_of(self._doubled(), rows)
         if self.batch is None:
             each = 2 * each
-        else:  # who has too few rows for a second batch uses the first one again
+        else:  # a client with too few rows for a second batch uses the first one again
             each = jnp.where(jnp.asarray(rows) > self.batch, each, 2 * each)
         if self.hessian == "free":
             each = each + 2 * self._inner(rows)
         return Evaluations(each + jnp.zeros_like(plan.k), jnp.zeros_like(plan.k))
 
     def _inner(self, rows: ArrayLike) -> ArrayLike:
-        """Rows of all inner batches of a round."""
+        """The rows of all inner batches of a round."""
         if self.batch is None:
             return rows_of(self, rows)
         steps = self.tau if self.epochs is None else self.epochs * jnp.maximum(jnp.asarray(rows) // (2 * self.batch), 1)

@@ -36,9 +36,9 @@ class Message(NamedTuple):
 class PFedMe(Algorithm):
     """R local rounds: θ ≈ argmin f̂_m(θ) + (λ/2)‖θ − w_m‖² by K gradient steps, w_m −= ηλ(w_m − θ); then w ← mean.
 
-    It solves the mixture only (through its Moreau envelope in w). The server keeps (1−δ)w + δ·mean, where δ is the
-    paper's β. With R = 1, all rows and many inner steps it is gradient descent on the envelope. Otherwise it stops at a
-    distance from the optimum, because of its inexact inner steps, its sampling and its local drift.
+    It solves the mixture only (through its Moreau envelope in w). The server keeps (1−δ)w + δ·mean, where δ is the paper's β.
+    With R = 1, all rows and many inner steps it is gradient descent on the envelope. Otherwise it stops short of the optimum,
+    because of inexact inner steps, sampling and local drift.
 
     >>> import twofold as tw
     >>> clients = tw.Clients.from_list(tw.data.synthetic.mixture(0.3, clients=3, rows=8, features=2).clients)
@@ -51,12 +51,12 @@ class PFedMe(Algorithm):
     eta: float | None = None  # η, the step of w_m
     inner_eta: float | None = None  # the step of θ
     lam: float | None = None  # λ, the strength of the mixture's penalty
-    delta: float = 1.0  # δ, how far the server moves to the mean of the w_m
+    delta: float = 1.0  # δ, how far the server moves towards the mean of the w_m
     local_rounds: int = static(default=20)  # R, the local rounds in one round of communication
     inner_steps: int = static(default=5)  # K, the gradient steps on θ in one local round
     batch: int | None = static(default=20)  # rows in one sampled gradient; None takes all rows
-    epochs: int | None = static(default=None)  # reshuffled passes instead of R, a local round for each batch
-    drop_last: bool = static(default=False)  # leave out the last batch of an epoch where it is shorter
+    epochs: int | None = static(default=None)  # reshuffled passes, with a local round for each batch, instead of R
+    drop_last: bool = static(default=False)  # leave out the last batch of an epoch if it is shorter
     name = "pfedme"
     may_skip_messages = False
     works_with_some = True
@@ -64,15 +64,15 @@ class PFedMe(Algorithm):
 
     def __post_init__(self) -> None:
         if self.local_rounds < 1 or self.inner_steps < 1:
-            raise InputError(f"pFedMe needs both ≥ 1: {self.local_rounds=}, {self.inner_steps=}.")
+            raise InputError(f"pFedMe needs both numbers ≥ 1, got {self.local_rounds=}, {self.inner_steps=}.")
 
     @property
     def carries_state(self) -> bool:
-        """In θ."""
+        """Always: a net's state is kept in θ."""
         return True
 
     def complete(self, setting: Setting) -> tuple[PFedMe, str | None]:
-        """η = 1/(λR), inner step 1/(𝓛'+λ)."""
+        """η = 1/(λR), and the inner step 1/(𝓛'+λ)."""
         loss = setting.loss
         if setting.lam is None or loss is None:
             raise InputError("pFedMe's steps need λ and the loss's constants: it solves the mixture objective only.")
@@ -88,7 +88,7 @@ class PFedMe(Algorithm):
         return beta0
 
     def plan(self, stream: jax.Array, k: int | jax.Array) -> Plan:
-        """No coins."""
+        """There are no coins, only the round number."""
         return Plan(jnp.asarray(k, jnp.int32))
 
     def client(
@@ -101,7 +101,7 @@ class PFedMe(Algorithm):
             w, theta = state
 
             def inner(_: jax.Array, theta: Pytree) -> Pytree:
-                # The oracle's gradient carries p_m; the inner problem does not.
+                # The oracle's gradient has the factor p_m; the inner problem does not.
                 gradient = tree.unscale(oracle.weight, oracle.gradient_beta(w, theta, sample))
                 return tree.move(theta, tree.scale(-inner_eta, tree.learned(gradient)), gradient)
 
@@ -124,7 +124,7 @@ class PFedMe(Algorithm):
         return tree.combine((1 - self.delta, shared), (self.delta, mean.w))
 
     def absent(self, plan: Plan, shared: Pytree) -> Message:
-        """Who does not move stays at w."""
+        """An absent client counts as staying at w."""
         return Message(shared)
 
     def sends(self, plan: Plan) -> Message:
@@ -132,7 +132,7 @@ class PFedMe(Algorithm):
         return Message(jnp.ones_like(plan.k, dtype=bool))
 
     def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
-        """R·K batches in β; the pull on w needs no data."""
+        """R·K batches in β; the step on w needs no data."""
         rows = self.local_rounds * size_of_batch(self.batch, rows) if self.epochs is None else rows_of(self, rows)
         each = jnp.asarray(self.inner_steps * rows)
         each = jnp.broadcast_to(each, jnp.broadcast_shapes(jnp.shape(plan.k), each.shape))

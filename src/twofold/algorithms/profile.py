@@ -1,4 +1,4 @@
-"""Profile: each client minimises over its own β, and the server minimises what is left over w in very few rounds."""
+"""Profile: each client minimises over its own β, and the server minimises the remaining function of w in very few rounds."""
 # pyright: standard
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ __all__ = ["Message", "Plan", "Private", "Profile"]
 
 @record
 class Profile(Algorithm):
-    """min_w Σ p_m φ_m(w) with φ_m(w) = min_β f_m(w, β): β never leaves, and w needs only as many rounds as L-BFGS or Newton.
+    """min_w Σ p_m φ_m(w) with φ_m(w) = min_β f_m(w, β): β never leaves a client, and w takes only the rounds of L-BFGS or Newton.
 
-    By the envelope theorem ∇φ_m(w) = ∇_w f_m(w, β*(w)), and ∇²φ_m = H_ww − H_wβ H_ββ⁻¹ H_βw. One iteration is one
-    round: every client takes `steps` safeguarded Newton steps over β at the trial w and sends φ_m, ∇φ_m and, with
-    `outer="newton"`, ∇²φ_m (d(d+1)/2 numbers). The server accepts the trial or shortens its step. What is reported is
-    the last accepted w with the β_m that belong to it, so F never rises, up to rounding.
+    By the envelope theorem ∇φ_m(w) = ∇_w f_m(w, β*(w)), and ∇²φ_m = H_ww − H_wβ H_ββ⁻¹ H_βw. One iteration is one round: each
+    client takes `steps` safeguarded Newton steps over β at the trial w and sends φ_m, ∇φ_m and, with `outer="newton"`, ∇²φ_m
+    (d(d+1)/2 numbers). The server accepts the trial or shortens its step. The method reports the last accepted w with the β_m that
+    belong to it, so F never rises, up to rounding.
 
-    `outer="auto"` is Newton for d ≤ 200 (and as many entries of β), else L-BFGS with `memory` pairs. `inner="auto"`
-    forms H_ββ up to 100 entries, else takes `products` conjugate gradient steps in each Newton step. `steps` is 2, and 3 with
-    matrices (two of 3 products need about as many rounds as three of 6 on all problems of docs/realdata.md, for under half of
-    the passes). β*(w) need not be exact: values and certificates are those of the pair (w, β_m) as it is, and if β_m was too
-    far off for a good direction, shorter steps come with a better β_m.
-    A Hessian counts as one gradient of every row for each of its columns, and a product with it as one.
+    `outer="auto"` is Newton if w and β have at most 200 entries each, else L-BFGS with `memory` pairs. `inner="auto"` forms H_ββ for
+    up to 100 entries (200 with Newton), else takes `products` conjugate gradient steps in each Newton step. `steps` is 2, and 3 with
+    matrices (two steps of 3 products need about as many rounds as three of 6 on all problems of docs/realdata.md, for under half
+    of the passes). β*(w) need not be exact: values and certificates are those of the actual pair (w, β_m), and if β_m was too far
+    off for a good direction, the shorter next step comes with a better β_m.
+    A Hessian counts as one gradient of every row for each of its columns, and a Hessian product as one gradient of every row.
 
     >>> import numpy as np, twofold as tw
     >>> rng = np.random.default_rng(0)
@@ -63,18 +63,18 @@ class Profile(Algorithm):
             raise InputError(f"Profile needs all of these ≥ 1: {self.memory=}, {self.steps=}, {self.products=}.")
         for name, allowed in (("outer", get_args(Outer)), ("inner", get_args(Inner))):
             if getattr(self, name) not in allowed:
-                raise InputError(f"Profile's {name} is one of {', '.join(allowed)}, got {getattr(self, name)!r}.")
+                raise InputError(f"Profile's {name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}.")
 
     def is_complete(self) -> bool:
-        """Never: another problem may be of another size."""
+        """Never, because the choices depend on the size of the problem."""
         return False
 
     def complete(self, setting: Setting) -> tuple[Profile, str | None]:
-        """A first step of 1/L^w, and the ways to solve that suit the number of parameters."""
+        """A first step of 1/L^w, and the solvers that suit the number of parameters."""
         return fill(self.sized(setting), {"L_w": max(setting.constants.L_w, 1e-12)}), None
 
     def sized(self, setting: Setting) -> Profile:
-        """The ways to solve, which the constants have no part in."""
+        """The method with its solvers chosen, which does not need the constants."""
         outer, inner = choose(self.outer, self.inner, *setting.sizes, setting.convex)
         steps = self.steps or (3 if inner == "matrix" and not setting.quadratic else 2)
         return dataclasses.replace(self, outer=outer, inner=inner, steps=steps, sizes=setting.sizes)
@@ -88,13 +88,13 @@ class Profile(Algorithm):
         return Private(beta0, beta0, jnp.zeros((), jnp.result_type(float)))
 
     def plan(self, stream: jax.Array, k: Any) -> Plan:
-        """No coins."""
+        """There are no coins, only the round number."""
         return Plan(jnp.asarray(k, jnp.int32))
 
     def client(
         self, plan: Plan, shared: Search, private: Private, oracle: GradientOracle, key: Key
     ) -> tuple[Private, Message]:
-        """β at the trial w, from where it was at the last accepted one, and what it makes of w."""
+        """Minimise over β at the trial w, from the β of the last accepted w; send the value and derivatives in w."""
         w, products = shared.trial, None if self.inner == "matrix" else self.products
         beta, damping = minimise_beta(
             oracle, w, private.beta, private.damping, steps=self.steps or 2, products=products
@@ -106,22 +106,22 @@ class Profile(Algorithm):
         return Private(private.beta, beta, damping), Message(value, gradient, hessian)
 
     def server(self, plan: Plan, shared: Search, mean: Message) -> Search:
-        """Accept the trial or not, and choose the next."""
+        """Accept the trial or not, and choose the next trial."""
         if size(shared.w) == 0:
             return shared
         curvature = symmetric(mean.hessian, size(shared.w)) if self.outer == "newton" else None
         return advance(shared, mean.value, mean.gradient, curvature, jnp.asarray(self.L_w))
 
     def receive(self, plan: Plan, shared: Search, private: Private, oracle: GradientOracle) -> Private:
-        """β belongs to the iterate from now on where the trial became it."""
+        """If the trial was accepted, its β becomes the client's current β."""
         return private._replace(beta=select(shared.accepted, private.trial, private.beta))
 
     def sends(self, plan: Plan) -> Message:
-        """Every round sends all there is."""
+        """Every round sends all parts."""
         return Message(*3 * (jnp.ones_like(plan.k, dtype=bool),))
 
     def evaluations(self, plan: Plan, rows: Any) -> Evaluations:
-        """∇φ takes one gradient in w and ∇²φ one in both blocks for each column; a step in β a gradient and a Hessian."""
+        """∇φ takes one gradient in w, ∇²φ one in both blocks per column, and a step in β one gradient and one Hessian."""
         d, b = self.sizes or (0, 0)
         step = 1 + (b if self.inner == "matrix" else self.products)
         of_w, of_beta = 1, (1 + (self.steps or 2) * step if b else 0)

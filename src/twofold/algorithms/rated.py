@@ -1,7 +1,7 @@
-"""Rates of our own methods, as `Algorithm.rate`: what theory says of a method with the steps that it has.
+"""The rates of the built-in methods, as `Algorithm.rate`: what theory predicts for a method with its actual steps.
 
-Each is a function of a completed algorithm, what is known of the problem, and the part of the first error that is to be left. An
-algorithm of your own has a `rate` method of its own, most often `return Rate(kappa)`.
+Each is a function of a completed algorithm, the facts about the problem, and the fraction `eps` of the first error that is to be
+left. Your own algorithm defines its own `rate` method, most often `return Rate(kappa)`.
 """
 # pyright: standard
 
@@ -16,11 +16,11 @@ import numpy as np
 from twofold.theory import rates, stepsizes, stepsizes_newer, tight
 from twofold.theory.rates import Prediction, Rate
 
-__all__: list[str] = []  # for our own methods' files; the way in is `Algorithm.rate`
+__all__: list[str] = []  # only the built-in methods' files import these; users call `Algorithm.rate`
 
 QUADRATIC, NEWTON, PER_DECADE = 2.0, 5.0, 2.0
-"""Rounds of `profile`, which has no rate: for a quadratic, by Newton's method, and by L-BFGS for each factor of ten. `twofold
-reproduce realdata` measures 2; 3 to 5; and 1 to 4.9, 1.5 in the median and 2.4 in the mean. They are no theorem."""
+"""Typical rounds of `profile`, which has no rate: for a quadratic, by Newton's method, and by L-BFGS per factor of ten. `twofold
+reproduce realdata` measures 2; 3 to 5; and 1 to 4.9 (median 1.5, mean 2.4). None of them is a theorem."""
 MEASURED = "measured on other problems (docs/realdata.md): it has no proven rate."
 Said = Prediction | Rate | str
 
@@ -30,7 +30,7 @@ def _needs_mu(name: str) -> str:
 
 
 def _same(method: Any, name: str, value: Any) -> str | None:
-    """None where the method's own field is theory's; else the sentence that there is no theorem for it."""
+    """None if the method's field has theory's value; else a sentence that no rate is proven for it."""
     mine = getattr(method, name)
     if np.shape(mine) == np.shape(value) and np.allclose(mine, value, rtol=1e-6, atol=0):
         return None
@@ -38,36 +38,36 @@ def _same(method: Any, name: str, value: Any) -> str | None:
 
 
 def acd(self: Any, facts: Any, eps: float) -> Said:
-    """By its own θ and p_w: its coin may be another than the constants alone would give."""
+    """The rate from the method's own θ and p_w, which may differ from those of the constants alone."""
     if not facts.constants.mu > 0:
         return _needs_mu("acd")
     return rates.predict_acd(float(self.theta), float(self.p_w), facts.rows, eps)
 
 
 def _by_table(self: Any, facts: Any, eps: float, **own: Any) -> Said:
-    """The row of Table 1, for this method's own coins and batch."""
+    """The rate from Table 1, for this method's own coins and batch."""
     found = rates.predict(self.name, facts.constants, eps, n=facts.rows, batch=self.batch, M=facts.M, **own)
     other = None if found.eta is None or not hasattr(self, "eta") else _same(self, "eta", found.eta)
     return other or found
 
 
 def scd(self: Any, facts: Any, eps: float) -> Said:
-    """A rate to a neighbourhood."""
+    """A linear rate to a neighbourhood of the optimum."""
     return _by_table(self, facts, eps, p_w=self.p_w)
 
 
 def svrcd(self: Any, facts: Any, eps: float) -> Said:
-    """max{1−ημ, 1−ρ/2}."""
+    """The rate max{1−ημ, 1−ρ/2}."""
     return _by_table(self, facts, eps, p_w=self.p_w, rho=self.rho)
 
 
 def ascd(self: Any, facts: Any, eps: float) -> Said:
-    """None."""
+    """No rate is known."""
     return "ascd has no convergence theorem for this problem."
 
 
 def asvrcd(self: Any, facts: Any, eps: float) -> Said:
-    """κ of the steps as they are, with one reference point or two."""
+    """The rate κ of the method's actual steps, with one reference point or two."""
     c = facts.constants
     if not c.mu > 0:
         return _needs_mu("asvrcd")
@@ -88,14 +88,14 @@ def asvrcd(self: Any, facts: Any, eps: float) -> Said:
 
 
 def lsgd(self: Any, facts: Any, eps: float) -> Said:
-    """The theorem's, without noise and drift."""
+    """The theorem's rate, ignoring noise and drift."""
     c = facts.constants
     batch = self.batch if c.noise_w is not None or self.batch is not None else facts.rows
     return rates.predict("lsgd", c, eps, n=facts.rows, M=facts.M, tau=self.tau, batch=batch)
 
 
 def l2sgd_plus(self: Any, facts: Any, eps: float) -> Said:
-    """As slow as the memory of its largest client."""
+    """A rate limited by the table of the client with the most rows."""
     rows = facts.rows if facts.most_rows is None else facts.most_rows
     return rates.predict("l2sgd_plus", facts.constants, eps, n=rows, M=facts.M, batch=self.batch)
 
@@ -107,19 +107,19 @@ def rounds_of_clients(theory: Callable[..., stepsizes.Hyper], *steps: str) -> An
         each = facts.each()
         if not np.all(each.mu > 0):
             flat = int(np.argmin(each.mu))
-            return f"{self.name} has a rate only if every client's own function is strongly convex; client {flat}'s may not be."
+            return f"{self.name} has a rate only if every client's own function is strongly convex; client {flat}'s may not be so."
         found = theory(facts.constants, each, self.batch, self.p_w)
         for name in steps:
             if (other := _same(self, name, found[name])) is not None:
                 return other
-        noise = "" if self.batch is None else "sampling noise, unknown before a run, is left out of this prediction."
+        noise = "" if self.batch is None else "this prediction ignores sampling noise, which is unknown before a run."
         return Rate(found["kappa"], note=noise)
 
     return rate
 
 
 def al2sgd_plus(self: Any, facts: Any, eps: float) -> Said:
-    """L-Katyusha's."""
+    """L-Katyusha's rate."""
     loss, lam = facts.loss, facts.lam
     if loss is None or lam is None or not np.all(np.asarray(loss.mu) > 0):
         return "al2sgd_plus has a rate only for μ' > 0."
@@ -129,7 +129,7 @@ def al2sgd_plus(self: Any, facts: Any, eps: float) -> Said:
 
 
 def saga(self: Any, facts: Any, eps: float) -> Said:
-    """min{ημ, min q_m/2}, when everyone takes part."""
+    """The rate min{ημ, min q_m/2}, if all clients take part."""
     each = facts.each()
     if not facts.constants.mu > 0:
         return _needs_mu("saga")
@@ -143,7 +143,7 @@ def saga(self: Any, facts: Any, eps: float) -> Said:
 
 
 def profile(self: Any, facts: Any, eps: float) -> Said:
-    """What it typically takes."""
+    """The typical number of rounds, measured on other problems."""
     k = NEWTON if self.outer == "newton" else max(PER_DECADE * -math.log10(eps), 1.0)
     if facts.quadratic:
         k = QUADRATIC

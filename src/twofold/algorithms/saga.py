@@ -1,4 +1,4 @@
-"""SAGA over clients: only some take part in a round, and the server remembers everyone's last gradient."""
+"""SAGA over clients: only some take part in a round, and the server keeps the mean of all clients' last gradients."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ __all__ = ["SAGA", "Message", "Private", "Shared"]
 
 
 class Shared(NamedTuple):
-    """w, and the mean of everyone's memory h_m."""
+    """w, and the mean of all clients' memories h_m."""
 
     w: Pytree
     memory: Pytree
 
 
 class Private(NamedTuple):
-    """β_m, and the gradient h_m that the server's mean has of this client."""
+    """β_m, and h_m, this client's gradient in the server's mean."""
 
     beta: Pytree
     memory: Pytree
@@ -46,11 +46,11 @@ class Message(NamedTuple):
 
 @record
 class SAGA(Algorithm):
-    """w −= η[mean h + Σ_present (p_m/q_m)(∇_w f_m − h_m)]; who takes part minimises over its β_m first and renews its h_m.
+    """w −= η[mean h + Σ_present (p_m/q_m)(∇_w f_m − h_m)]; a participant first minimises over its β_m, and renews its h_m.
 
-    Made for `solve(..., participation=…)`: with memory, absent clients cost speed and not accuracy, while `lsgd` and `fedprox`
-    stop short of the optimum. A participant takes `inner` accelerated steps β_m −= ∇_β f_m/L^β with momentum, then sends. With
-    unequal q_m it moves h_m only min q/q_m of the way, so that one message does for both sums.
+    Made for `solve(..., participation=…)`: thanks to the memory, absent clients cost speed but not accuracy, while `lsgd` and
+    `fedprox` stop short of the optimum. A participant takes `inner` accelerated steps β_m −= ∇_β f_m/L^β with momentum, then sends.
+    If the q_m differ, it moves h_m only min q/q_m of the way, so that one message serves for both sums.
     Proven for exact elimination of β_m, or no β: linear convergence at 1 − min{ημ, min q_m/2} (`stepsizes_newer.saga` has η).
 
     >>> import twofold as tw
@@ -63,10 +63,10 @@ class SAGA(Algorithm):
     """
 
     eta: float | None = None  # η, the step size
-    q: float | NDArray[np.float64] | None = None  # q_m, for all or for each; always what `participation=` says
-    L_beta: float | None = None  # the largest smoothness of an f_m in β, for the local steps
+    q: float | NDArray[np.float64] | None = None  # q_m, one for all or one each; from `participation=`
+    L_beta: float | None = None  # the largest smoothness of any f_m in β, for the local steps
     momentum: float | None = None  # (√κ−1)/(√κ+1), κ the condition number in β, for the local steps
-    inner: int | None = static(default=None)  # local steps; theory's leave a tenth of f_m(w, β_m) − min_β f_m(w, β)
+    inner: int | None = static(default=None)  # local steps; theory's reduce f_m(w, β_m) − min_β f_m(w, β) to a tenth
     name = "saga"
     may_skip_messages = False
     works_with_some = True
@@ -74,7 +74,7 @@ class SAGA(Algorithm):
     rate = rated.saga
 
     def is_complete(self) -> bool:
-        """Never: q is what the run's participation says, whoever set the steps."""
+        """Never, because q always comes from the run's participation."""
         return False
 
     def complete(self, setting: Facts) -> tuple[SAGA, str | None]:
@@ -84,21 +84,21 @@ class SAGA(Algorithm):
         return fill(dataclasses.replace(self, q=None), values), values["note"]
 
     def init(self, w0: Pytree) -> Shared:
-        """Start at w0, remembering nothing."""
+        """Start at w0, with an empty memory."""
         return Shared(w0, tree.zeros(w0))
 
     def init_private(self, w0: Pytree, beta0: Pytree, oracle: GradientOracle) -> Private:
-        """Start at β0, remembering nothing."""
+        """Start at β0, with an empty memory."""
         return Private(beta0, tree.zeros(w0))
 
     def plan(self, stream: jax.Array, k: int | jax.Array) -> Plan:
-        """No coins."""
+        """There are no coins, only the round number."""
         return Plan(jnp.int32(k))
 
     def client(
         self, plan: Plan, shared: Shared, private: Private, oracle: GradientOracle, key: Key
     ) -> tuple[Private, Message]:
-        """Local steps on β_m, then the gradient in w against the last one."""
+        """Local steps on β_m, then the gradient in w minus the remembered one."""
         beta = self._eliminate(shared.w, private.beta, oracle)
         difference = tree.subtract(oracle.gradient_w(shared.w, beta), private.memory)
         least, own = self._chances()
@@ -112,7 +112,7 @@ class SAGA(Algorithm):
         def step(i: jax.Array, state: tuple[Pytree, Pytree]) -> tuple[Pytree, Pytree]:
             now, before = state
             ahead = tree.combine((1 + momentum, now), (-momentum, before))
-            # The gradient carries its p_m, which a step on f_m alone does not.
+            # The oracle's gradient has the factor p_m, which a step on f_m alone does not.
             return tree.combine((1.0, ahead), (-1 / (L_beta * oracle.weight), oracle.gradient_beta(w, ahead))), now
 
         return repeat(self.inner or 0, step, (beta, beta))[0]
@@ -123,13 +123,13 @@ class SAGA(Algorithm):
         return (q, None) if q.ndim == 0 else (jnp.min(q), q)
 
     def server(self, plan: Plan, shared: Shared, mean: Message) -> Shared:
-        """A step along the mean memory and what is new; then the memory learns it."""
+        """A step along the mean memory plus the mean difference, which then updates the memory."""
         (eta,) = known(self.eta)
         w = tree.combine((1.0, shared.w), (-eta, shared.memory), (-eta, mean.difference))
         return Shared(w, tree.combine((1.0, shared.memory), (self._chances()[0], mean.difference)))
 
     def absent(self, plan: Plan, shared: Shared) -> Message:
-        """Who is absent has nothing new."""
+        """An absent client's difference is zero."""
         return Message(tree.zeros(shared.w))
 
     def sends(self, plan: Plan) -> Message:
@@ -137,7 +137,7 @@ class SAGA(Algorithm):
         return Message(plan.k >= 0)
 
     def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
-        """All rows: once in w, `inner` times in β."""
+        """All rows, once in w and `inner` times in β."""
         return Evaluations(rows + 0 * plan.k, (self.inner or 0) * rows + 0 * plan.k)
 
     def model(self, shared: Shared) -> Pytree:

@@ -1,4 +1,4 @@
-"""Scafflix: Scaffnew with every client's own step (Yi, Condat, Richtárik 2023)."""
+"""Scafflix: Scaffnew with a step size for each client (Yi, Condat, Richtárik 2023)."""
 # JAX leaves parts of jax.numpy's signatures (`device=`) untyped.
 # pyright: reportUnknownMemberType=false
 
@@ -28,9 +28,9 @@ __all__ = ["Scafflix"]
 class Scafflix(Algorithm):
     """w_m −= η_m(∇_w f_m − h_m); with probability p they become w = Σ (p_m/η_m)w_m / Σ p_m/η_m, h_m += (p/η_m)(w − w_m).
 
-    β_m −= η_m p_m∇_β f_m as in Scaffnew. On `objectives.flix` this is the paper's method: its h_i is our h_m/α_m, and its γ_i is
-    α_m²η_m. Proven, with β or without (`stepsizes_newer.scafflix`): linear convergence as for Scaffnew, with
-    κ = max L_m/μ_m, the condition number of the worst client alone. The server knows every client's L_m, and a message is w_m/η_m.
+    β_m −= η_m p_m∇_β f_m as in Scaffnew. On `objectives.flix` this is the method of its paper, whose h_i is h_m/α_m here and whose
+    γ_i is α_m²η_m. Proven, with β or without (`stepsizes_newer.scafflix`): linear convergence as for Scaffnew, with κ = max L_m/μ_m,
+    the condition number of the worst single client. The server must know every client's L_m, and a message is w_m/η_m.
 
     >>> import twofold as tw
     >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
@@ -44,7 +44,7 @@ class Scafflix(Algorithm):
     steps: NDArray[np.float64] | None = None
     """η_m, the step size of each client."""
     mass: float | None = None
-    """Σ p_m/η_m; theory's, from the clients' weights."""
+    """Σ p_m/η_m; theory computes it from the clients' weights."""
     p_w: float | None = None
     """p, the probability of a round after a local step."""
     batch: int | None = static(default=None)
@@ -75,11 +75,11 @@ class Scafflix(Algorithm):
         return w0
 
     def init_private(self, w0: Pytree, beta0: Pytree, oracle: GradientOracle) -> Private:
-        """Everyone at w0, with h_m = 0."""
+        """All clients start at w0 with h_m = 0."""
         return Private(w0, tree.zeros(w0), beta0)
 
     def plan(self, stream: jax.Array, k: int | jax.Array) -> Plan:
-        """The coin of a round."""
+        """Toss the coin that decides whether there is a round."""
         (p_w,) = known(self.p_w)
         return Plan(randomness.coin(randomness.of(stream, k), p_w))
 
@@ -92,17 +92,17 @@ class Scafflix(Algorithm):
         return moved, Message(tree.scale(1 / step, moved.w))
 
     def server(self, plan: Plan, shared: Pytree, mean: Message) -> Pytree:
-        """The mean of the w_m with weights p_m/η_m, in a round."""
+        """In a round, the mean of the w_m with weights p_m/η_m."""
         (mass,) = known(self.mass)
         return tree.select(plan.w, tree.scale(1 / mass, mean.w), shared)
 
     def receive(self, plan: Plan, shared: Pytree, private: Private, oracle: GradientOracle) -> Private:
-        """The mean as the new w_m, and the control variate learns the difference."""
+        """The mean becomes the new w_m, and the control variate is updated by the difference."""
         (p_w,) = known(self.p_w)
         return meet(plan, shared, private, p_w / self._step(oracle))
 
     def sends(self, plan: Plan) -> Message:
-        """w_m/η_m, in a round."""
+        """w_m/η_m is sent if there is a round."""
         return Message(plan.w)
 
     def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:

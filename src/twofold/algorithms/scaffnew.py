@@ -1,4 +1,4 @@
-"""Scaffnew: local gradient steps with control variates, and a round now and then (Mishchenko et al. 2022, ProxSkip)."""
+"""Scaffnew: local gradient steps with control variates, and occasional rounds (Mishchenko et al. 2022, ProxSkip)."""
 # JAX leaves parts of jax.numpy's signatures (`device=`) untyped.
 # pyright: reportUnknownMemberType=false
 
@@ -31,7 +31,7 @@ class Private(NamedTuple):
 
 
 class Message(NamedTuple):
-    """w_m after a local step (in Scafflix divided by the client's step)."""
+    """w_m after a local step (in Scafflix, divided by the client's step size)."""
 
     w: Pytree
 
@@ -57,7 +57,7 @@ def local_step(
 
 
 def meet(plan: Plan, w: Pytree, private: Private, rate: float | jax.Array) -> Private:
-    """Come to the mean after a round: h_m += rate·(w − w_m), w_m = w; unchanged without one.
+    """Take over the mean after a round: h_m += rate·(w − w_m), w_m = w; without a round, nothing changes.
 
     >>> import jax.numpy as jnp
     >>> from twofold.algorithms.scaffnew import Private, meet
@@ -75,9 +75,9 @@ def meet(plan: Plan, w: Pytree, private: Private, rate: float | jax.Array) -> Pr
 class Scaffnew(Algorithm):
     """w_m −= η(∇_w f_m − h_m), β_m −= ηp_m∇_β f_m; with probability p the w_m become their mean w, h_m += (p/η)(w − w_m).
 
-    ProxSkip on one copy of w for each client. Proven, with β or without (`stepsizes_newer.scaffnew`): for full gradients and
-    clients whose own f_m are strongly convex in (w, β_m), it reaches the optimum linearly, in O(κ log 1/ε) iterations and
-    O(√κ log 1/ε) rounds with p = 1/√κ, κ = max L_m/min μ_m, however different the clients are. Sampled rows (`batch`) leave a
+    ProxSkip on one copy of w per client. Proven, with β or without (`stepsizes_newer.scaffnew`): for full gradients, and if each
+    f_m is strongly convex in (w, β_m), it converges linearly to the optimum, in O(κ log 1/ε) iterations and O(√κ log 1/ε) rounds
+    with p = 1/√κ and κ = max L_m/min μ_m, however different the clients are. With sampled rows (`batch`) it converges only to a
     neighbourhood.
 
     >>> import twofold as tw
@@ -107,11 +107,11 @@ class Scaffnew(Algorithm):
         return w0
 
     def init_private(self, w0: Pytree, beta0: Pytree, oracle: GradientOracle) -> Private:
-        """Everyone at w0, with h_m = 0: their mean must be zero, and stays so."""
+        """All clients start at w0 with h_m = 0; the mean of the h_m must be zero, and stays zero."""
         return Private(w0, tree.zeros(w0), beta0)
 
     def plan(self, stream: jax.Array, k: int | jax.Array) -> Plan:
-        """The coin of a round."""
+        """Toss the coin that decides whether there is a round."""
         (p_w,) = known(self.p_w)
         return Plan(randomness.coin(randomness.of(stream, k), p_w))
 
@@ -128,12 +128,12 @@ class Scaffnew(Algorithm):
         return tree.select(plan.w, mean.w, shared)
 
     def receive(self, plan: Plan, shared: Pytree, private: Private, oracle: GradientOracle) -> Private:
-        """The mean as the new w_m, and the control variate learns the difference."""
+        """The mean becomes the new w_m, and the control variate is updated by the difference."""
         eta, p_w = known(self.eta, self.p_w)
         return meet(plan, shared, private, p_w / eta)
 
     def sends(self, plan: Plan) -> Message:
-        """w_m, in a round."""
+        """w_m is sent if there is a round."""
         return Message(plan.w)
 
     def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:

@@ -23,7 +23,7 @@ __all__ = ["Scaffold"]
 
 
 class Shared(NamedTuple):
-    """w, and the mean c of everyone's control variates."""
+    """w, and the mean c of all clients' control variates."""
 
     w: Pytree
     control: Pytree
@@ -37,7 +37,7 @@ class Private(NamedTuple):
 
 
 class Message(NamedTuple):
-    """w_m after the local steps, and q_m times by how much c_m has changed, q_m being its chance to take part."""
+    """w_m after the local steps, and the change of c_m times q_m, the client's probability of taking part."""
 
     w: Pytree
     control: Pytree
@@ -45,10 +45,11 @@ class Message(NamedTuple):
 
 @record
 class Scaffold(Training):
-    """w_m −= lr·(∇_w f̂_m + c − c_m), β_m −= lr_beta·∇_β f̂_m; then c_m += (w − w_m)/(lr·steps) − c, w and c are the means.
+    """w_m −= lr·(∇_w f̂_m + c − c_m), β_m −= lr_beta·∇_β f̂_m; then c_m += (w − w_m)/(lr·steps) − c, and w and c are the means.
 
-    It minimises the problem's own F (of `traditional`: mean f'(w), as FedAvg does), without FedAvg's drift towards each client's own
-    optimum. A round sends w and c: twice as much. Where only some take part, c stays the mean of everyone's c_m, also of the absent.
+    It minimises the problem's F (on `traditional` that is mean f'(w), as for FedAvg), without FedAvg's drift towards each client's
+    own optimum. A round sends both w and c, twice as much as FedAvg. If only some clients take part, c stays the mean of all c_m,
+    including those of absent clients.
 
     >>> import twofold as tw
     >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
@@ -60,17 +61,17 @@ class Scaffold(Training):
     True
     """
 
-    q: float | NDArray[np.float64] | None = None  # q_m, for all or for each; always what `participation=` says
+    q: float | NDArray[np.float64] | None = None  # q_m, one for all or one each; from `participation=`
     name = "scaffold"
     needs_unbiased = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.optimizer is not None:
-            raise InputError("Scaffold's control variates are made of plain steps: give lr= and no optimizer.")
+            raise InputError("Scaffold's control variates need plain gradient steps: give lr= and no optimizer.")
 
     def among(self, chances: NDArray[np.float64] | None) -> Scaffold:
-        """Note how probably each client takes part, since means are divided by it, and c must not be."""
+        """Store each client's probability of taking part: means over participants are divided by it, and c must not be."""
         same = chances is not None and bool(np.all(chances == chances[0]))
         return dataclasses.replace(self, q=float(chances[0]) if chances is not None and same else chances)
 
@@ -106,11 +107,11 @@ class Scaffold(Training):
         return Private(beta, control), Message(w, tree.scale(self._chance(oracle.position), change))
 
     def server(self, plan: Plan, shared: Shared, mean: Message) -> Shared:
-        """w is the mean of the w_m, c that of the c_m."""
+        """w is the mean of the w_m, c is the mean of the c_m."""
         return Shared(mean.w, tree.combine((1.0, shared.control), (1.0, mean.control)))
 
     def absent(self, plan: Plan, shared: Shared) -> Message:
-        """Who does not move stays at w and keeps c_m."""
+        """An absent client counts as staying at w and keeping c_m."""
         return Message(shared.w, tree.zeros(shared.control))
 
     def sends(self, plan: Plan) -> Message:

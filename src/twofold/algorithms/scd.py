@@ -21,7 +21,7 @@ __all__ = ["SCD", "Message", "Plan"]
 
 
 class Plan(NamedTuple):
-    """The coin of an iteration: whether it moves w, or else β."""
+    """The coin of an iteration: True if it updates w, False if β."""
 
     w: jax.Array
 
@@ -45,13 +45,13 @@ class SCD(Algorithm):
     """
 
     eta: float | None = None  # η, the step size
-    p_w: float | None = None  # the probability that an iteration moves w; p_β = 1 − p_w
-    batch: Batch = static(default="auto")  # rows in one sampled gradient; None takes all rows, "auto" what cost prefers
+    p_w: float | None = None  # the probability that an iteration updates w; p_β = 1 − p_w
+    batch: Batch = static(default="auto")  # rows in one sampled gradient; None: all rows, "auto": the cheapest number
     name = "scd"
     rate = rated.scd
 
     def complete(self, setting: Setting) -> tuple[SCD, str | None]:
-        """p_w = 𝓛^w/(𝓛^w+𝓛^β) or by cost, η = 1/(2𝓛), of the batch where its noise is known."""
+        """p_w = 𝓛^w/(𝓛^w+𝓛^β) or by cost, and η = 1/(2𝓛), with the batch's 𝓛 if its noise is known."""
         values = stepsizes.scd(setting.constants, p_w=self.p_w, n=setting.rows, batch=self.batch, **setting.prices)
         return fill(self, values), None
 
@@ -64,7 +64,7 @@ class SCD(Algorithm):
         return beta0
 
     def plan(self, stream: jax.Array, k: int | jax.Array) -> Plan:
-        """The block's coin."""
+        """Toss the coin that picks the block."""
         (p_w,) = known(self.p_w)
         return Plan(randomness.coin(randomness.of(stream, k), p_w))
 
@@ -84,12 +84,12 @@ class SCD(Algorithm):
         return moved, Message(gradient)
 
     def server(self, plan: Plan, shared: Pytree, mean: Message) -> Pytree:
-        """w moves only if it was drawn."""
+        """The step on w, if it was drawn."""
         eta, p_w = known(self.eta, self.p_w)
         return tree.select(plan.w, tree.combine((1.0, shared), (-eta / p_w, mean.gradient)), shared)
 
     def sends(self, plan: Plan) -> Message:
-        """Only a w-iteration sends."""
+        """The gradient is sent if w was drawn."""
         return Message(plan.w)
 
     def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:

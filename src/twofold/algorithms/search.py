@@ -1,8 +1,8 @@
-"""A descent method whose trial points are the rounds: L-BFGS or Newton directions, and a line search without rounds of its own.
+"""A descent method with one trial point per round: L-BFGS or Newton directions, with a line search that costs no extra rounds.
 
-The value and the gradient at the trial point come back with the round. Is the value low enough, the trial becomes the
-iterate, and the next trial is a whole step from it; if not, the next trial is a shorter step (and, with Newton, a more
-cautious one: where the function is flat, its Hessian multiplies whatever error the gradient has).
+Each round returns the value and the gradient at the trial point. If the value is low enough, the trial becomes the iterate, and
+the next trial is a full step from it. If not, the next trial is a shorter step and, with Newton, a more damped one, because where
+the function is flat, the inverse Hessian amplifies errors in the gradient.
 """
 # pyright: standard
 
@@ -22,23 +22,23 @@ __all__ = ["Search", "advance", "begin", "lbfgs_direction", "shorter"]
 
 
 class Search(NamedTuple):
-    """What everyone knows: the iterate w, the point to be tried next, and what the next direction will be made of."""
+    """The shared state: the iterate w, the next trial point, and what the next direction is computed from."""
 
     w: Pytree
     trial: Pytree
     accepted: jax.Array  # whether the last trial became the iterate
     value: jax.Array  # at w; infinite before the first round
-    gradient: jax.Array  # at w, flat like all below
+    gradient: jax.Array  # at w; flat, like all fields below
     direction: jax.Array
     step: jax.Array  # trial = w + step · direction
-    moves: jax.Array  # of the last few iterates, the latest in front; zero where there are none yet
-    changes: jax.Array  # of their gradients
+    moves: jax.Array  # the last few changes of the iterate, latest first; zeros if there are none yet
+    changes: jax.Array  # the changes of the gradient that go with them
     hessian: jax.Array  # at w, for Newton's directions
-    damping: jax.Array  # added to it, as a fraction of its diagonal's mean
+    damping: jax.Array  # added to the Hessian, as a fraction of its diagonal's mean
 
 
 def begin(w0: Pytree, memory: int | None) -> Search:
-    """Try w0 itself; `memory` is that of L-BFGS, None for Newton."""
+    """The state before the first round: the trial is w0; `memory` is the number of L-BFGS pairs, None for Newton."""
     flat, _ = ravel_pytree(w0)
     sides, memory = (flat.size, 0) if memory is None else (0, memory)
     hessian = jnp.zeros((sides, sides), flat.dtype)
@@ -49,12 +49,12 @@ def begin(w0: Pytree, memory: int | None) -> Search:
 
 
 def advance(search: Search, value: jax.Array, gradient: Pytree, curvature: jax.Array | None, L: jax.Array) -> Search:
-    """The state after a round that gave the value and the gradient at the trial point.
+    """The state after a round that returned the value and the gradient at the trial point.
 
-    The trial is accepted where the value has fallen by 10⁻⁴ of what the slope promised (Armijo), or has not risen by more
-    than rounding and the slope has flattened (Hager and Zhang's approximate condition, for the last digits). The next
-    direction is Newton's with the Hessian `curvature`, else that of L-BFGS, which starts from 1/L; where neither leads
-    downhill it is −∇/L.
+    The trial is accepted if the value fell by at least 10⁻⁴ of what the slope predicts (Armijo), or if it rose by no more than
+    rounding and the slope has flattened (Hager and Zhang's approximate condition, for the last digits). The next direction is
+    Newton's if there is a Hessian `curvature`, else that of L-BFGS, which starts from 1/L. If it does not lead downhill, −∇/L is
+    used instead.
     """
     (w, unravel), (trial, _), (new, _) = (ravel_pytree(x) for x in (search.w, search.trial, gradient))
     before, after = jnp.vdot(search.gradient, search.direction), jnp.vdot(new, search.direction)
@@ -77,7 +77,7 @@ def advance(search: Search, value: jax.Array, gradient: Pytree, curvature: jax.A
         hessian = jnp.where(accepted, curvature, hessian)
         damping = jnp.where(accepted, jnp.where(damping > 1e-9, damping / 10, 0), jnp.maximum(100 * damping, 1e-8))
         downhill = solve(hessian, -gradient, damping)
-    good = jnp.vdot(downhill, gradient) < 0  # false for NaN, too
+    good = jnp.vdot(downhill, gradient) < 0  # also false for NaN
     direction = jnp.where(good, downhill, -gradient / L)
     step = jnp.where(accepted, 1, shorter(search.step, search.value, before, value, after))
     w, value = jnp.where(accepted, trial, w), jnp.where(accepted, value, search.value)
@@ -86,7 +86,7 @@ def advance(search: Search, value: jax.Array, gradient: Pytree, curvature: jax.A
 
 
 def shorter(step: jax.Array, value: jax.Array, slope: jax.Array, far: jax.Array, far_slope: jax.Array) -> jax.Array:
-    """Where the cubic through values and slopes at 0 and at `step` is least, kept within a tenth and a half of the step.
+    """The minimiser of the cubic through the values and slopes at 0 and `step`, clipped to between 0.1 and 0.5 times `step`.
 
     >>> import jax.numpy as jnp
     >>> float(shorter(jnp.array(4.0), jnp.array(1.0), jnp.array(-2.0), jnp.array(9.0), jnp.array(6.0)))  # of (x − 1)²
@@ -102,9 +102,9 @@ def shorter(step: jax.Array, value: jax.Array, slope: jax.Array, far: jax.Array,
 
 @jax.jit
 def lbfgs_direction(gradient: jax.Array, moves: jax.Array, changes: jax.Array, L: jax.Array) -> jax.Array:
-    """−H∇ for the BFGS inverse Hessian of the last moves and changes, from γI, γ = sᵀy/yᵀy of the latest, else 1/L.
+    """−H∇ with the L-BFGS inverse Hessian H of the last moves s and changes y, started from γI; γ = sᵀy/yᵀy of the latest, or 1/L.
 
-    The two loops of Nocedal's; pairs of zeros are skipped.
+    This is Nocedal's two-loop recursion; pairs of zeros are skipped.
 
     >>> import jax.numpy as jnp
     >>> s = jnp.array([[1.0, 0.0]])

@@ -1,4 +1,4 @@
-"""SVRCD-PFL: variance-reduced block coordinate descent (Algorithm SVRCD-PFL, with the subtraction it lost)."""
+"""SVRCD-PFL: variance-reduced block coordinate descent (Algorithm SVRCD-PFL, with the subtraction missing from its print)."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class SVRCD(Algorithm):
 
     eta: float | None = None  # η, the step size
     p_w: float | None = None  # the probability that an iteration's sample is for w
-    rho: float | None = None  # ρ, the probability that the reference point moves, which costs a full gradient
-    batch: Batch = static(default="auto")  # rows in one sampled gradient; None takes all rows, "auto" what cost prefers
-    optimal: Literal["w", "beta"] = static(default="w")  # the block whose number of gradients theory's ρ makes optimal
+    rho: float | None = None  # ρ, the probability of a new reference point, which costs a full gradient
+    batch: Batch = static(default="auto")  # rows in one sampled gradient; None: all rows, "auto": the cheapest number
+    optimal: Literal["w", "beta"] = static(default="w")  # the block whose number of gradients theory's ρ minimises
     name = "svrcd"
     rate = rated.svrcd
 
     def complete(self, setting: Setting) -> tuple[SVRCD, str | None]:
-        """η = 1/(6𝓛), of the batch where its noise is known; ρ for the optimal number of ∇_w, of ∇_β, or by cost."""
+        """η = 1/(6𝓛), with the batch's 𝓛 if its noise is known; ρ for the optimal number of ∇_w or of ∇_β, or by cost."""
         c, n = setting.constants, setting.rows
         values = stepsizes.svrcd(
             c, n, optimal=self.optimal, p_w=self.p_w, rho=self.rho, batch=self.batch, **setting.prices
@@ -57,7 +57,7 @@ class SVRCD(Algorithm):
         return fill(self, values), None
 
     def init(self, w0: Pytree) -> Anchored:
-        """y = v = w0; the first iteration brings ∇_wF(v)."""
+        """y = v = w0; the first iteration computes ∇_wF(v)."""
         return Anchored(w0, w0, tree.zeros(w0))
 
     def init_private(self, w0: Pytree, beta0: Pytree, oracle: GradientOracle) -> Anchored:
@@ -65,7 +65,7 @@ class SVRCD(Algorithm):
         return Anchored(beta0, beta0, tree.zeros(beta0))
 
     def plan(self, stream: jax.Array, k: int | jax.Array) -> Plan:
-        """The w-coin and the ρ-coin."""
+        """Toss the w-coin and the ρ-coin."""
         p_w, rho = known(self.p_w, self.rho)
         return coins(stream, k, p_w, rho)
 
@@ -90,11 +90,11 @@ class SVRCD(Algorithm):
         return Anchored(tree.combine((1.0, shared.y), (-eta, gradient)), v, full)
 
     def sends(self, plan: Plan) -> Message:
-        """The difference with the w-coin, the full gradient with the ρ-coin."""
+        """The difference is sent with the w-coin, the full gradient with the ρ-coin."""
         return Message(plan.w, plan.refresh)
 
     def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
-        """Two batches in the drawn block, and all rows of both blocks on a refresh."""
+        """Two batches in the drawn block, and all rows in both blocks on a refresh."""
         return counts(plan.w, plan.refresh, drawn(self.batch), rows)
 
     def model(self, shared: Anchored) -> Pytree:

@@ -1,4 +1,4 @@
-"""What methods with learning rates share: rounds of batches on real parameters, and any optax optimiser for the local steps."""
+"""The base of methods with learning rates: rounds of batches on real parameters, with any optax optimiser for the local steps."""
 # pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = ["Message", "Rate", "Training", "pulled"]
 
 S = TypeVar("S")
 Rate: TypeAlias = float | Schedule
-"""A learning rate: a number, or a function of the round's number."""
+"""A learning rate: a number, or a function of the round number."""
 
 
 class Optimizer(Protocol):
-    """What optax calls a GradientTransformation."""
+    """An optax GradientTransformation."""
 
     init: Any
     update: Any
@@ -42,7 +42,7 @@ class Message(NamedTuple):
 
 
 class Personal(NamedTuple):
-    """β_m, and what the optimisers remember, if they do from round to round."""
+    """β_m, and the optimiser's state, if it is kept from round to round."""
 
     beta: Pytree
     memory: Pytree
@@ -50,23 +50,24 @@ class Personal(NamedTuple):
 
 @record
 class Training(Algorithm):
-    """The base of methods whose step sizes are learning rates: plain steps on real w and β, free of p_m and of the scaling.
+    """The base of methods whose step sizes are learning rates: plain steps on real w and β, without p_m and without scaling.
 
-    A method writes `client`, and `private` where it keeps more than β. The rest is here: w is the mean of the w_m of those present.
+    A method defines `client`, and its own private state if it keeps more than β. The rest is here: w becomes the mean of the w_m
+    of the clients present.
 
     >>> import twofold as tw
     >>> [method.name for method in tw.algorithms.TRAINING.values() if issubclass(method, Training)][:2]
     ['fedrep', 'ditto']
     """
 
-    lr: Rate | None = None  # the learning rate, by the number of the round where it is a function
-    lr_beta: Rate | None = None  # that of the private part, if it is another one
+    lr: Rate | None = None  # the learning rate: a number, or a function of the round number
+    lr_beta: Rate | None = None  # the learning rate of the private part, if it differs
     tau: int = static(default=5)  # local steps in one round
     batch: int | None = static(default=10)  # rows in one batch; None takes all rows
     epochs: int | None = static(default=1)  # reshuffled passes over each client's own rows, instead of tau steps
-    drop_last: bool = static(default=False)  # leave out the last batch of a pass where it is shorter
-    optimizer: Optimizer | None = static(default=None)  # of optax; its updates times lr, which is then 1 if not given
-    keep: bool = static(default=False)  # whether the optimiser remembers from one round to the next
+    drop_last: bool = static(default=False)  # leave out the last batch of a pass if it is shorter
+    optimizer: Optimizer | None = static(default=None)  # from optax; lr, 1 if not given, multiplies its updates
+    keep: bool = static(default=False)  # whether the optimiser keeps its state from one round to the next
     may_skip_messages = False
     works_with_some = True
 
@@ -75,34 +76,34 @@ class Training(Algorithm):
 
     @property
     def is_plain(self) -> bool:
-        """Whether steps are plain ones, with a learning rate or an optimizer of the user's."""
+        """Whether steps are plain, with the user's learning rate or optimizer, and not theory's."""
         return self.lr is not None or self.optimizer is not None
 
     @property
     def carries_state(self) -> bool:
-        """With a learning rate."""
+        """Whether a learning rate is set; theory's steps do not keep a net's state."""
         return self.is_plain
 
     def is_complete(self) -> bool:
-        """Nothing is left to theory; `complete` refuses a method without learning rate."""
+        """Whether a learning rate or an optimizer is set; theory has nothing to fill in."""
         return self.is_plain
 
     def complete(self, setting: Facts) -> tuple[Algorithm, str | None]:
-        """Refuse: theory has no learning rate for this method."""
+        """Refuse, because theory has no learning rate for this method."""
         kind = type(self).__name__
-        raise InputError(f"Theory has no step size for {self.name}: say its learning rate, as in {kind}(lr=0.005).")
+        raise InputError(f"Theory has no step size for {self.name}: give its learning rate, as in {kind}(lr=0.005).")
 
     def init(self, w0: Pytree) -> Pytree:
         """Start at w0."""
         return w0
 
     def init_private(self, w0: Pytree, beta0: Pytree, oracle: GradientOracle) -> Any:
-        """Start at β0, and with nothing remembered."""
+        """Start at β0, with the optimiser's initial state if it is kept."""
         remembered = self.keep and self.is_plain
         return Personal(beta0, rule(self, 0).begin(*oracle.outward(w0, beta0)) if remembered else ())
 
     def plan(self, stream: jax.Array, k: int | jax.Array) -> Plan:
-        """No coins."""
+        """There are no coins, only the round number."""
         return Plan(jnp.asarray(k, jnp.int32))
 
     def server(self, plan: Plan, shared: Pytree, mean: Any) -> Any:
@@ -110,7 +111,7 @@ class Training(Algorithm):
         return mean.w
 
     def absent(self, plan: Plan, shared: Pytree) -> Any:
-        """Who does not move stays at w."""
+        """An absent client counts as staying at w."""
         return Message(shared)
 
     def sends(self, plan: Plan) -> Any:
@@ -118,7 +119,7 @@ class Training(Algorithm):
         return Message(jnp.ones_like(plan.k, dtype=bool))
 
     def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
-        """All batches, in both blocks."""
+        """The rows of all batches, in both blocks."""
         return Evaluations(*2 * (rows_of(self, rows) + jnp.zeros_like(plan.k),))
 
     def model(self, shared: Pytree) -> Pytree:
@@ -131,7 +132,7 @@ class Training(Algorithm):
 
 
 def check_training(method: Any) -> None:
-    """Refuse numbers of steps and learning rates that cannot be any."""
+    """Refuse impossible numbers of steps, learning rates and optimizers."""
     kind = type(method).__name__
     for name in ("tau", "batch", "epochs"):
         value = getattr(method, name)
@@ -143,23 +144,23 @@ def check_training(method: Any) -> None:
             raise InputError(f"{kind} needs a learning rate that is a finite number ≥ 0, got {name}={value!r}.")
     optimizer = method.optimizer
     if optimizer is not None and not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
-        raise InputError(f"{kind}'s optimizer is one of optax, as in optax.adam(1e-3), got {optimizer!r}.")
+        raise InputError(f"{kind}'s optimizer must be one from optax, as in optax.adam(1e-3), got {optimizer!r}.")
 
 
 def refuse_both(method: Training, of_theory: bool) -> None:
-    """Refuse a method that has fields of theory and learning rates, or settings that only go with the latter."""
+    """Refuse a method with both theory's fields and a learning rate, or with settings that need a learning rate but lack it."""
     kind = type(method).__name__
     if method.is_plain and of_theory:
-        raise InputError(f"{kind} has either η, as theory has it, or a learning rate and an optimizer, not both.")
+        raise InputError(f"{kind} takes either theory's η, or a learning rate and an optimizer, but not both.")
     if not method.is_plain and (method.drop_last or method.keep or method.lr_beta is not None):
-        raise InputError(f"{kind}'s drop_last, keep and lr_beta go with a learning rate: say lr=.")
+        raise InputError(f"{kind}'s drop_last, keep and lr_beta need a learning rate: give lr=.")
 
 
 # --- the batches of a round -------------------------------------------------------------------------------------------
 
 
 def _batches_in_pass(method: Any, rows: Any) -> Any:
-    """Batches in one pass over a client's rows: the last, shorter one is one too, unless it is dropped and not the only one."""
+    """The number of batches in one pass over a client's rows; a shorter last batch counts unless it is dropped."""
     if method.batch is None:
         return 1
     if not method.drop_last:
@@ -168,12 +169,12 @@ def _batches_in_pass(method: Any, rows: Any) -> Any:
 
 
 def steps_of(method: Any, rows: Any) -> Any:
-    """How many local steps a client with so many rows takes in a round."""
+    """How many local steps a client with `rows` rows takes in a round."""
     return method.tau if method.epochs is None else method.epochs * _batches_in_pass(method, rows)
 
 
 def rows_of(method: Any, rows: Any, epochs: int | None = None) -> Any:
-    """How many rows of a client with `rows` of them are used in a round, or in so many passes."""
+    """How many rows a client with `rows` rows uses in a round, or in `epochs` passes."""
     asked = method.epochs if epochs is None else epochs
     if asked is None:
         return method.tau * size_of_batch(method.batch, rows)
@@ -185,7 +186,7 @@ def rows_of(method: Any, rows: Any, epochs: int | None = None) -> Any:
 def local_steps(
     method: Any, oracle: GradientOracle, key: Key, step: Callable[[Sampled, S], S], state: S, epochs: int | None = None
 ) -> S:
-    """Take a state through the batches of a round, or of so many passes over the client's rows."""
+    """Take a state through the batches of a round, or of `epochs` passes over the client's rows."""
     asked = method.epochs if epochs is None else epochs
     passes, each = (1, method.tau) if asked is None else (asked, _batches_in_pass(method, oracle.count))
 
@@ -204,24 +205,24 @@ def local_steps(
 
 
 class Rule(NamedTuple):
-    """How w and β move against their gradients in one round."""
+    """How w and β are updated from their gradients in one round."""
 
-    rates: tuple[Any, Any]  # None for a block that is held
+    rates: tuple[Any, Any]  # None for a block that is held fixed
     optimizer: Optimizer | None
 
     def begin(self, w: Pytree, beta: Pytree) -> Pytree:
-        """What the optimiser remembers of each block before the first step."""
+        """The optimiser's state for each block before the first step."""
         if self.optimizer is None:
             return ((), ())
         return tuple(self.optimizer.init(tree.learned(block)) for block in (w, beta))
 
     def only(self, block: str) -> Rule:
-        """The same with the other block held; what a net updates by itself it still does."""
+        """The same rule with the other block held fixed; the numbers that a net updates by itself still change."""
         w, beta = self.rates
         return self._replace(rates=(w, None) if block == "w" else (None, beta))
 
     def one_step(self, which: int, point: Pytree, gradient: Pytree, memory: Pytree) -> tuple[Pytree, Pytree]:
-        """The next point of one block (0: w, 1: β), and what is remembered of it."""
+        """The next point of one block (0: w, 1: β), and the optimiser's state for it."""
         slope, rate = tree.learned(gradient), self.rates[which]
         if rate is None:
             return tree.move(point, tree.zeros(slope), gradient), memory
@@ -233,7 +234,7 @@ class Rule(NamedTuple):
     def step(
         self, point: tuple[Pytree, Pytree], gradients: tuple[Pytree, Pytree], memory: Pytree
     ) -> tuple[tuple[Pytree, Pytree], Pytree]:
-        """The next (w, β), and what is remembered."""
+        """The next (w, β), and the optimiser's state."""
         both = [self.one_step(i, point[i], gradients[i], memory[i]) for i in (0, 1)]
         return (both[0][0], both[1][0]), (both[0][1], both[1][1])
 
@@ -255,7 +256,7 @@ def trained(
     key: Key,
     gradients: Callable[[Pytree, Pytree, Sampled], tuple[Pytree, Pytree]] | None = None,
 ) -> tuple[Pytree, Pytree, Pytree]:
-    """w, β and what is remembered after one round's local steps from a real point; by default along ∇f_m."""
+    """w, β and the optimiser's state after one round's local steps from a real point; by default along ∇f_m."""
     found = rule(method, plan.k)
     of = oracle.plain_gradients if gradients is None else gradients
     begun = memory if method.keep else found.begin(*point)
@@ -269,7 +270,7 @@ def trained(
 
 
 def pulled(gradient: Pytree, strength: Any, point: Pytree, to: Pytree) -> Pytree:
-    """gradient + strength·(point − to); numbers that a model updates by itself are pulled nowhere.
+    """gradient + strength·(point − to); `Running` numbers, which a model updates by itself, are not pulled.
 
     >>> import jax.numpy as jnp
     >>> pulled(jnp.ones(2), 0.5, jnp.full(2, 4.0), jnp.zeros(2)).tolist()
@@ -283,10 +284,10 @@ def pulled(gradient: Pytree, strength: Any, point: Pytree, to: Pytree) -> Pytree
 
 
 def refuse_other_models(method: Algorithm, w: Pytree, beta: Pytree) -> None:
-    """Refuse an objective whose blocks are not both whole models."""
+    """Refuse an objective whose w and β are not both whole models of the same shape."""
     shapes = [[leaf.shape for leaf in jax.tree.leaves(block)] for block in (w, beta)]
     if shapes[0] != shapes[1] or jax.tree.structure(w) != jax.tree.structure(beta):
         raise InputError(
-            f"{type(method).__name__} needs an objective with a shared model and one of the same kind for every client, such as "
-            "objectives.mixture(loss, lam); here w and β are of different shapes."
+            f"{type(method).__name__} needs an objective whose w and β are models of the same shape, such as "
+            "objectives.mixture(loss, lam); here their shapes differ."
         )

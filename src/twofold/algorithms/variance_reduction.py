@@ -1,4 +1,4 @@
-"""What the variance-reduced methods share: two coins, one message of two optional parts, one estimate of the gradient."""
+"""Parts that the variance-reduced methods share: two coins, a message of two optional parts, and a gradient estimate."""
 # pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _Point: TypeAlias = tuple[Pytree, Pytree]  # (w, β)
 
 
 class Plan(NamedTuple):
-    """The coins of an iteration: whether its sample is for w (or else β), and whether the reference point moves."""
+    """The coins of an iteration: whether its sample is for w (else β), and whether there is a new reference point."""
 
     w: jax.Array
     refresh: jax.Array
@@ -46,8 +46,8 @@ class Message(NamedTuple):
 def coins(stream: jax.Array, k: int | jax.Array, p_w: float, rho: float) -> Plan:
     """Toss the w-coin and the ρ-coin of iteration k.
 
-    Iteration 0 always refreshes. There y = v and no gradient is known yet, so its step is empty: it is the start-up
-    round that brings the first full gradient.
+    Iteration 0 always refreshes. At that time y = v and no gradient is known yet, so its step is empty; this start-up round
+    computes the first full gradient.
 
     >>> from twofold import randomness
     >>> from twofold.algorithms.variance_reduction import coins
@@ -63,10 +63,10 @@ def coins(stream: jax.Array, k: int | jax.Array, p_w: float, rho: float) -> Plan
 def message(
     plan: Plan, point: _Point, anchor: _Point, fresh: _Point, oracle: GradientOracle, sample: Drawn | None
 ) -> tuple[Message, Pytree]:
-    """Give the message, and the β-part of the sampled difference (zero if w was drawn).
+    """Return the message, and the β-part of the sampled difference (zero if w was drawn).
 
-    The difference is taken between `point` and the reference point `anchor`. A refresh sends the full gradient at
-    `fresh`, the reference point from now on.
+    The difference is taken between `point` and the reference point `anchor`. A refresh sends the full gradient at `fresh`, the new
+    reference point.
 
     >>> import numpy as np
     >>> import twofold as tw
@@ -109,7 +109,7 @@ def estimate(drawn: jax.Array, difference: Pytree, full: Pytree, probability: fl
 
 
 def mix(s: Triple, theta1: Scalar, theta2: Scalar) -> Pytree:
-    """Give x = θ₁z + θ₂v + (1−θ₁−θ₂)y, where accelerated methods take their gradients.
+    """Return x = θ₁z + θ₂v + (1−θ₁−θ₂)y, at which accelerated methods take their gradients.
 
     >>> from twofold.algorithms.variance_reduction import Triple, mix
     >>> float(mix(Triple(y=1.0, z=2.0, v=4.0, full=0.0), 0.5, 0.25))
@@ -119,14 +119,14 @@ def mix(s: Triple, theta1: Scalar, theta2: Scalar) -> Pytree:
 
 
 def move(s: Triple, x: Pytree, gradient: Pytree, eta: float, nu: float, gamma: float) -> tuple[Pytree, Pytree]:
-    """Give y⁺ = x − ηg and z⁺ = νz + (1−ν)x + (γ/η)(y⁺ − x).
+    """Return y⁺ = x − ηg and z⁺ = νz + (1−ν)x + (γ/η)(y⁺ − x).
 
     >>> from twofold.algorithms.variance_reduction import Triple, move
     >>> [float(n) for n in move(Triple(1.0, 2.0, 4.0, 0.0), 2.25, 1.0, eta=0.25, nu=1.0, gamma=0.5)]
     [2.0, 1.5]
     """
     y = tree.combine((1.0, x), (-eta, gradient))
-    # (γ/η)(y⁺ − x) = −γg, written without the cancellation.
+    # (γ/η)(y⁺ − x) = −γg, which avoids the cancellation.
     return y, tree.combine((nu, s.z), (1 - nu, x), (-gamma, gradient))
 
 

@@ -1,12 +1,12 @@
 """One run as a TOML file: data, partition, loss, objective, algorithm, stopping, recording, seeds, output.
 
-The keys of [data], [partition], [loss], [objective] and [algorithm] are the arguments of the functions that the registries
-name, read off their signatures: a new loss, objective, method or data set needs no word about it in here. `all_keys()` lists
-every key with its type and default. All mistakes in a file are reported at once, one sentence each.
+The keys of [data], [partition], [loss], [objective] and [algorithm] are the arguments of the registered functions, read from
+their signatures, so a new loss, objective, method or data set needs no change here. `all_keys()` lists every key with its type and
+default. All mistakes in a file are reported at once, one sentence each.
 
-- `glossary`: what keys mean; `options`: from a signature to the keys of a section; `sections`: these as pydantic models;
-- `mistakes`: pydantic's errors as sentences; `document`: reading and checking a file;
-- `build`: the checked file, and the problem that it describes; `output`: the folder that a run leaves behind;
+- `glossary`: the meaning of keys; `options`: the keys of a section, from a signature; `sections`: the sections as pydantic models;
+- `mistakes`: pydantic's errors as sentences; `document`: reads and checks a file;
+- `build`: the checked file, and the problem that it describes; `output`: the folder that a run writes;
 - `sweep`: a grid of configurations over one file.
 """
 

@@ -1,4 +1,4 @@
-"""A checked file, and what it describes: everyone's rows, the problem and the method, and the runs."""
+"""A checked file, and what it describes: the clients' rows, the problem, the method, and the runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Weights = Literal["rows"] | None
 
 
 class Built(NamedTuple):
-    """What a file describes: the problem, the method as far as it is set, everyone's rows, and where they come from."""
+    """What a file describes: the problem, the method as far as it is set, the clients' rows, and their provenance."""
 
     problem: Problem
     algorithm: Algorithm
@@ -50,7 +50,7 @@ class Built(NamedTuple):
 
 
 class Budget(TypedDict, total=False):
-    """When `solve` is told to stop."""
+    """The stopping arguments of `solve`."""
 
     rounds: int
     iterations: int
@@ -77,7 +77,7 @@ class Config:
     document: Mapping[str, Mapping[str, Any]]
 
     def __str__(self) -> str:
-        """The file again, with overrides in place and the data's path made absolute, so that it runs from anywhere."""
+        """The configuration as TOML, with overrides applied and the data's paths made absolute, so that it runs from anywhere."""
         document = {section: dict(table) for section, table in self.document.items()}
         for key in self.data.paths():
             if key in document["data"]:
@@ -93,28 +93,28 @@ class Config:
 
     @property
     def several(self) -> bool:
-        """Whether the file asks for a number of seeds, even if that is one: each gets a folder of its own."""
+        """Whether the file gives `seeds`, even if there is only one: each seed then gets its own folder."""
         return self.run.seeds is not None
 
     @property
     def folder(self) -> Path:
-        """Where the results go."""
+        """The folder that the results are written to."""
         return Path(self.output.folder or Path("runs") / self.name).expanduser()
 
     @property
     def checkpoints(self) -> Path | None:
-        """Where checkpoints go; None if the file asks for none."""
+        """The folder for checkpoints; None if the file asks for none."""
         wanted = self.run.checkpoint_every is not None if self.run.checkpoint is None else self.run.checkpoint
         return self.folder / "checkpoints" if wanted else None
 
     @property
     def budget(self) -> Budget:
-        """What `solve` is told about stopping."""
+        """The stopping arguments for `solve`."""
         given: Any = {key: value for key, value in self.stop if value is not None}
         return given or {"rounds": DEFAULT_ROUNDS}
 
     def build(self) -> Built:
-        """Load the data, deal it out, and put the problem together."""
+        """Load the data, split it between clients, and build the problem."""
         train, test, provenance = _clients(self)
         objective = self.objective.build(self.loss.build(_classes(train, test)))
         try:
@@ -131,7 +131,7 @@ class Config:
         return Built(problem, self.algorithm.build(), train, test, provenance)
 
     def solve(self, built: Built, progress: bool | None = None) -> Results:
-        """Solve the problem, all seeds at once; where there are checkpoints of the same run, go on from the last one."""
+        """Solve the problem for all seeds at once; if there are checkpoints of the same run, continue from the last one."""
         return solve(
             built.problem, built.algorithm, seeds=self.seeds, record=tuple(self.record.metrics), every=self.record.every,
             engine=self.run.engine, chunk=self.run.chunk, state=self.run.state, participation=self.run.participation,
@@ -149,11 +149,11 @@ def _classes(train: Clients, test: Clients | None) -> int:
 
 
 def _clients(config: Config) -> tuple[Clients, Clients | None, str]:
-    """Everyone's training and test rows, and a sentence or two on where they come from."""
+    """The clients' training and test rows, and a sentence or two on their provenance."""
     how = config.data.normalise
     try:
         data = config.data.load(config.home)
-        if how == "paper":  # the paper normalises each data set as a whole, before it is dealt out
+        if how == "paper":  # the paper normalises each data set as a whole, before it is split between clients
             data = Dataset(normalise.paper(data.x), data.y, data.provenance, data.owner)
         train, test, dealing = _with_owners(config, data) if config.data.owned else _dealt_out(config, data)
     except OptionError as mistake:
@@ -175,12 +175,12 @@ LATER: dict[str, Callable[[Pytree, Pytree], Pytree]] = {
     "standardise": normalise.standardise,
     "unit-rows": lambda x, reference: normalise.unit_rows(x),
 }
-"""Normalisations that look at training rows alone, and hence come after the split."""
+"""Normalisations that use only the training rows, and therefore come after the split into training and test rows."""
 
 
 def _with_owners(config: Config, data: Dataset) -> tuple[Clients, Clients | None, str]:
-    """Data that says whose rows they are: a share of everyone's rows is held out."""
-    assert data.owner is not None  # a source that says it is owned gives owners
+    """Clients from data that name each row's client; a share of each client's rows is held out."""
+    assert data.owner is not None  # a source with `owned` always returns owners
     clients = Clients.from_groups(data.x, data.y, data.owner, weights=_weights(config))
     given = {"test": 0.2, "seed": 0} | config.partition.given()
     if given["test"] == 0:
@@ -190,7 +190,7 @@ def _with_owners(config: Config, data: Dataset) -> tuple[Clients, Clients | None
 
 
 def _dealt_out(config: Config, data: Dataset) -> tuple[Clients, Clients | None, str]:
-    """Rows that nobody owns yet, dealt out by the partitioner."""
+    """Clients from data without owners, whose rows the partitioner divides."""
     deal = config.partition.registered.factory
     wants_rows = next(iter(inspect.signature(deal).parameters)) == "n_rows"
     parts = deal(len(data.y) if wants_rows else data.y, **config.partition.given())

@@ -1,4 +1,4 @@
-"""Reading and checking a file."""
+"""Read and check a configuration file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read and check a TOML file; `overrides` such as "objective.lam=0.3" win over it.
+    """Read and check a TOML file; `overrides` such as "objective.lam=0.3" replace its values.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "small.toml"
@@ -54,7 +54,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def override(document: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """The document with settings such as "objective.lam=0.3" put in; a value that is no TOML is taken as text.
+    """The document with settings such as "objective.lam=0.3" applied; a value that is not valid TOML is taken as text.
 
     >>> override({"stop": {"rounds": 5}}, ["stop.rounds=7", "output.folder=a b"])
     {'stop': {'rounds': 7}, 'output': {'folder': 'a b'}}
@@ -70,13 +70,13 @@ def override(document: Mapping[str, Any], settings: Sequence[str]) -> dict[str, 
         except tomllib.TOMLDecodeError:
             value = text.strip()
         table = out.setdefault(section, {})
-        if isinstance(table, dict):  # else parse will complain about it
+        if isinstance(table, dict):  # otherwise `parse` reports it
             table[key] = value
     return out
 
 
 def parse(document: Mapping[str, Any], name: str = "config", home: str | Path = ".") -> Config:
-    """Check a document (nested dicts, as tomllib gives them) and collect everything that is wrong with it.
+    """Check a document (nested dicts, as from tomllib); one error reports everything that is wrong with it.
 
     >>> parse({"data": {"source": "digits"}, "loss": {"name": "softmax"}})
     Traceback (most recent call last):
@@ -95,7 +95,7 @@ def parse(document: Mapping[str, Any], name: str = "config", home: str | Path = 
 
 
 def _validated(section: str, document: Mapping[str, Any], errors: list[str], home: Path) -> Section | None:
-    """A checked section, or None and what is wrong with it."""
+    """A checked section; or None, with what is wrong appended to `errors`."""
     content = document.get(section, {})
     if not isinstance(content, dict):
         errors.append(f"{section} = {in_toml(content)} must be a table: write [{section}] on a line of its own.")
@@ -117,7 +117,7 @@ def _validated(section: str, document: Mapping[str, Any], errors: list[str], hom
 def _of_your_own(
     section: str, selector: str, path: str, content: Mapping[str, Any], errors: list[str], home: Path
 ) -> Section | None:
-    """A section whose kind is the user's own, named by its module: name = "my.module:Thing"."""
+    """A section whose kind is the user's own class or function, named by its module: name = "my.module:Thing"."""
     try:
         found: dict[str, type[RegisteredSection]] = own_kind(section, path, home)
     except TwofoldError as mistake:
@@ -151,13 +151,13 @@ def _with_defaults(
 
 
 def _source(name: str, home: Path) -> data_sets.Source | None:
-    """The data set of this name; one of the user's own may be named by its module."""
+    """The data set of this name, or the user's own, named by its module; None if it does not exist."""
     if ":" not in name:
         return data_sets.REGISTRY.get(name) or data_sets.REGISTRY.get(name.replace("_", "-"))
     try:
         return find(name, "data", home)
     except TwofoldError:
-        return None  # [data] says what is wrong
+        return None  # the check of [data] reports what is wrong
 
 
 def _stray(name: str, content: object) -> str:
@@ -169,7 +169,7 @@ def _stray(name: str, content: object) -> str:
 
 
 def _contradictions(found: Mapping[str, Any]) -> list[str]:
-    """What is wrong between sections, and what a loss, an objective or a method says about its own numbers."""
+    """Contradictions between sections, and the errors that a loss, an objective or a method raises about its arguments."""
     errors = [*_dealing(found), *_seeding(found.get("run"))]
     loss = _attempt("loss", found, lambda section: section.build(classes=2), errors)
     if loss is not None:
@@ -186,18 +186,18 @@ def _contradictions(found: Mapping[str, Any]) -> list[str]:
 
 
 def _attempt(section: str, found: Mapping[str, Any], build: Callable[[Any], T], errors: list[str]) -> T | None:
-    """What a section builds, or None and a sentence more."""
+    """What a section builds; or None, with the mistake appended to `errors`."""
     if section not in found:
         return None
     try:
         return build(found[section])
-    except (TwofoldError, ValueError) as mistake:  # a registered factory of the user's may well raise ValueError
+    except (TwofoldError, ValueError) as mistake:  # a user's own factory may raise a plain ValueError
         errors += refused(section, mistake)
         return None
 
 
 def _dealing(found: Mapping[str, Any]) -> list[str]:
-    """Data that knows its clients is not dealt out again, and other data has to be."""
+    """Check the partition: data with clients of its own needs method "natural", other data another method."""
     if "data" not in found or "partition" not in found:
         return []
     data, method = found["data"], found["partition"].registered.name
@@ -209,7 +209,7 @@ def _dealing(found: Mapping[str, Any]) -> list[str]:
     if data.owned == (method == "natural"):
         return []
     allowed = "natural" if data.owned else ", ".join(name for name in kinds("partition") if name != "natural")
-    return [f'partition.method = "{method}" does not fit, as {because}: choose from {allowed}.']
+    return [f'partition.method = "{method}" does not fit, because {because}: choose from {allowed}.']
 
 
 def _seeding(run: Run | None) -> list[str]:
@@ -221,5 +221,5 @@ def _seeding(run: Run | None) -> list[str]:
     if run.seeds == [] or (isinstance(run.seeds, int) and run.seeds < 1):
         return [f"run.seeds = {given} is not allowed: there must be at least one seed."]
     if isinstance(run.seeds, list) and len(set(run.seeds)) < len(run.seeds):
-        return [f"run.seeds = {given} is not allowed: every seed must be there once."]
+        return [f"run.seeds = {given} is not allowed: every seed may appear only once."]
     return []

@@ -1,4 +1,4 @@
-"""What is wrong with a file, as sentences: the key, its value, what is allowed, and what was perhaps meant."""
+"""Messages about mistakes in a file: the key, its value, what is allowed, and what was probably meant."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["ConfigError", "in_toml", "in_words", "refused", "sentences", "type_o
 
 
 class ConfigError(InputError):
-    """What is wrong with a file: `errors` holds one sentence for each mistake.
+    """A configuration file has mistakes; `errors` holds one sentence for each.
 
     >>> print(ConfigError(["loss.l2 is missing.", "stop.rounds is missing."]))
     loss.l2 is missing.
@@ -63,7 +63,7 @@ def in_words(annotation: Annotation, many: bool = False) -> str:
 
 
 def in_toml(value: object) -> str:
-    """A value as it stands in a TOML file.
+    """A value as written in a TOML file.
 
     >>> in_toml([True, "a", 1.5])
     '[true, "a", 1.5]'
@@ -82,9 +82,9 @@ def in_toml(value: object) -> str:
 def sentences(
     section: str, selector: str | None, kinds: Mapping[str, type[BaseModel]], mistake: ValidationError
 ) -> list[str]:
-    """Pydantic's errors about one section, one sentence for each key; `selector` is the key that names the kind, if any.
+    """Pydantic's errors about one section, as one sentence per key; `selector` is the key that names the kind, if any.
 
-    `kinds` has the model of each kind; a section without kinds has one model, under the name "".
+    `kinds` holds the model of each kind; a section without kinds has one model, under the name "".
     """
     found: dict[tuple[str, str], list[ErrorDetails]] = {}
     out = []
@@ -104,7 +104,7 @@ def sentences(
 def _about(
     section: str, selector: str | None, kind: str, model: type[BaseModel], key: str, errors: list[ErrorDetails]
 ) -> str:
-    """One sentence on one key."""
+    """One sentence about one key."""
     path, field = f"{section}.{key}", model.model_fields.get(key)
     whose = f'[{section}] with {selector} = "{kind}"' if selector else f"[{section}]"
     if field is None:
@@ -117,7 +117,7 @@ def _about(
 
 
 def _refusal(path: str, field: FieldInfo, errors: list[ErrorDetails]) -> str:
-    # An element of a list is named by its place; in a union of types, pydantic puts the type's name there instead.
+    # An element of a list is named by its index; for a union of types, pydantic puts a type's name in `loc` as well.
     places = [str(part) for error in errors[:1] for part in error["loc"] if isinstance(part, int)]
     path, value = ".".join([path, *places]), errors[0]["input"]
     limits = [error["msg"].replace("Input should be", "it must be") for error in errors if error["type"] in LIMITS]
@@ -130,20 +130,20 @@ def _refusal(path: str, field: FieldInfo, errors: list[ErrorDetails]) -> str:
 
 
 def type_of(field: FieldInfo) -> Annotation:
-    """The type of a field with its words; pydantic takes a type's outermost annotations off and keeps them beside it."""
+    """The type of a field with its `Words` restored, because pydantic moves a type's outermost annotations to the metadata."""
     words = next((note for note in field.metadata if isinstance(note, Words)), None)
     return field.annotation if words is None else Annotated[field.annotation, words]
 
 
 def _element(annotation: Annotation) -> Annotation:
-    """The type of the elements of a list, which may also be left out (None)."""
+    """The type of a list's elements; the list may also be optional (None)."""
     parts = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
     lists = [part for part in parts if get_origin(part) is list]
     return get_args(lists[0])[0] if len(lists) == 1 else annotation
 
 
 def _choices(annotation: Annotation) -> list[str]:
-    """The texts that a type allows by name, wherever they are in it."""
+    """All texts that a type allows by name, at any depth."""
     inside = get_args(annotation)
     if get_origin(annotation) is Literal:
         return [value for value in inside if isinstance(value, str)]
@@ -152,7 +152,7 @@ def _choices(annotation: Annotation) -> list[str]:
 
 
 def refused(section: str, error: Exception) -> list[str]:
-    """The sentences for what a factory says about its own arguments."""
+    """The sentences for an error that a factory raises about its arguments."""
     if isinstance(error, ConfigError):
         return list(error.errors)
     return [f"{section}: {error}"]

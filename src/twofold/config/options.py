@@ -1,4 +1,4 @@
-"""From a function's signature to the keys of a section: names, types that TOML can express, defaults, meanings."""
+"""The keys of a section, from a function's signature: names, types that TOML can express, defaults, meanings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALL = "all"
 """In a file, `batch = "all"` stands for Python's None: every row."""
 
 Annotation = Any
-"""A type as it stands in a signature; Python has no common type for these."""
+"""A type as written in a signature; Python has no common type for these."""
 
 
 class Option(NamedTuple):
@@ -30,19 +30,19 @@ class Option(NamedTuple):
     name: str
     type: Annotation  # as far as TOML can express it
     default: Any  # inspect.Parameter.empty if it is required
-    nullable: bool  # whether the factory takes None for it
+    nullable: bool  # whether the factory accepts None
     meaning: str | None
 
 
 class Words(NamedTuple):
-    """How messages and `twofold list keys` call a type."""
+    """The name of a type in messages and in `twofold list keys`."""
 
     singular: str
     plural: str
 
 
 def columns(value: str) -> slice:
-    """Columns as a range such as "0:10", written as in Python.
+    """Read columns from a range such as "0:10", written as in Python.
 
     >>> columns("0:10")
     slice(0, 10, None)
@@ -69,9 +69,9 @@ def first_sentence(thing: object) -> str:
 
 
 def options_of(factory: Callable[..., object], skip: int = 0, kind: str = "") -> list[Option]:
-    """The arguments of a factory, without the first `skip`, which twofold supplies; a record's fields likewise.
+    """The arguments of a factory, or the fields of a record, without the first `skip`, which twofold supplies.
 
-    What TOML cannot express (functions, pytrees) is left out.
+    Arguments that TOML cannot express (functions, pytrees) are left out.
 
     >>> def ridge(loss, l2: float, labels: list[str] | None = None, schedule: Callable[[int], float] | None = None): ...
     >>> [(option.name, option.type) for option in options_of(ridge, skip=1)]
@@ -79,7 +79,7 @@ def options_of(factory: Callable[..., object], skip: int = 0, kind: str = "") ->
     """
     try:
         hints = get_type_hints(factory.func if isinstance(factory, partial) else factory, include_extras=True)
-    except NameError:  # a type that only type checkers can see: then a value may be anything that TOML has
+    except NameError:  # a type that only type checkers can see: accept any TOML value
         hints = {}
     found = []
     for parameter in list(inspect.signature(factory).parameters.values())[skip:]:
@@ -96,7 +96,7 @@ def options_of(factory: Callable[..., object], skip: int = 0, kind: str = "") ->
 def fields_of(options: Sequence[Option]) -> dict[str, tuple[Annotation, Any]]:
     """The options as fields of a pydantic model, each a type and a `Field`.
 
-    An option whose default is None may be left out; where None is not the default, "all" stands for it.
+    An option whose default is None may be left out. If None is allowed but not the default, a file writes "all" for it.
     """
     fields: dict[str, tuple[Annotation, Any]] = {}
     for name, readable, default, nullable, meaning in options:
@@ -138,13 +138,13 @@ def _readable(annotation: Annotation) -> Annotation | None:
 
 def _readable_union(parts: Sequence[Annotation]) -> Annotation | None:
     if slice in parts and any(_is_collection(get_origin(part)) and get_args(part) == (int,) for part in parts):
-        return list[int] | Range  # columns of a matrix: its features have no names
+        return list[int] | Range  # columns of a matrix, whose features have no names
     found = [readable for part in parts if (readable := _readable(part)) is not None]
     return Union[tuple(found)] if found else None  # noqa: UP007  (a tuple known only now)
 
 
 def _is_collection(origin: Annotation) -> bool:
-    """Whether a type is a list of things in TOML's sense; tuples of fixed length and mappings are not."""
+    """Whether a type is a list in TOML's sense; tuples of fixed length and mappings are not."""
     return (
         origin is not tuple
         and isinstance(origin, type)

@@ -1,4 +1,4 @@
-"""The folder that a run leaves behind, and the checks before it starts that nothing else is lost there."""
+"""The folder that a run writes, and the checks beforehand that nothing else in it gets lost."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ HISTORY_CSV, HISTORY_PARQUET, CLIENTS_CSV, ABOUT = "history.csv", "history.parqu
 def check_folder(config: Config, force: bool = False, resume: bool = False) -> None:
     """Refuse a folder that cannot be written to or, unless `force`, one with the results of another configuration.
 
-    Called before the work starts: an hour's run must not end with a folder that is a file. With `resume` there must be
-    checkpoints to go on from, which know themselves which run they belong to; without it, there must be none, unless
-    `force` deletes them.
+    This is called before the work starts, so that an hour's run cannot fail because its folder is a file. With `resume` there
+    must be checkpoints to continue from (whether they belong to this run is checked when they are read). Without `resume` there
+    must be none, unless `force` deletes them.
     """
     folder = config.folder
     if "parquet" in (config.output.history or ()):
         require("pyarrow.parquet", 'output.history = ["parquet"]', "paper")
     place = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not place.is_dir():
-        raise InputError(f"The results cannot go to {folder}, as {place} is a file: name another folder.")
+        raise InputError(f"The results cannot go to {folder}, because {place} is a file: name another folder.")
     if not os.access(place, os.W_OK | os.X_OK):
-        raise InputError(f"The results cannot go to {folder}, as {place} may not be written to: name another folder.")
+        raise InputError(f"The results cannot go to {folder}, because {place} is not writable: name another folder.")
     _check_checkpoints(config, force, resume)
     if force or resume:
         return
@@ -63,13 +63,13 @@ def _check_checkpoints(config: Config, force: bool, resume: bool) -> None:
     if resume and not there:
         raise InputError(
             f"There is nothing to resume in {config.folder}: it has no checkpoints. Start the run without --resume, and with "
-            "--checkpoint-every N (or checkpoint = true in [run]) so that it writes some."
+            "--checkpoint-every N (or checkpoint = true in [run]), so that it writes some."
         )
     if folder is None or not there or resume:
         return
     if not force:
         raise InputError(
-            f"{folder} has the checkpoints of an earlier run: go on from them with --resume, or begin anew with --force."
+            f"{folder} has the checkpoints of an earlier run: continue from them with --resume, or start over with --force."
         )
     shutil.rmtree(folder)
 
@@ -77,9 +77,9 @@ def _check_checkpoints(config: Config, force: bool, resume: bool) -> None:
 def save(
     config: Config, results: Results, evaluation: Evaluation | None = None, built: Built | None = None
 ) -> list[str]:
-    """Write the runs, their history, every client's grade and the file itself into the file's folder; give their names.
+    """Write the runs, their history, the clients' grades and the configuration into its folder; return the files' names.
 
-    What an earlier run has left there and this one does not write is deleted.
+    Files of an earlier run that this run does not write are deleted.
     """
     folder = config.folder
     if config.several:
@@ -116,7 +116,7 @@ def save(
 
 
 def _about(built: Built, evaluation: Evaluation | None) -> dict[str, Any]:
-    """What `twofold compare` and `twofold report` say of a run that its results do not know."""
+    """The facts about a run that `twofold compare` and `twofold report` show, and that its results do not contain."""
     from importlib.metadata import PackageNotFoundError, version
 
     def found(name: str) -> str:
@@ -144,7 +144,7 @@ def _formats(config: Config) -> list[str]:
 
 
 def _history(results: Results, several: bool) -> dict[str, NDArray[Any]]:
-    """The columns of all histories, below each other; with a column `seed` if there are several."""
+    """The columns of all histories, concatenated; with a column `seed` if there are several."""
     lengths = [len(run.history["round"]) for run in results]
     columns = {"seed": np.repeat([run.seed for run in results], lengths)} if several else {}
     return columns | {name: np.concatenate([run.history[name] for run in results]) for name in results[0].history}
@@ -157,7 +157,7 @@ def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]])
 
 
 def difference(config: Config) -> str:
-    """What the results that are in the folder were made with and this file is not, or nothing."""
+    """How the configuration of the results in the folder differs from this one; empty if it does not."""
     folder = config.folder
     if not (folder / CONFIG).is_file():
         return "it does not say which" if any((folder / name).exists() for name in (RESULT, RESULTS)) else ""
@@ -173,7 +173,7 @@ def difference(config: Config) -> str:
 
 
 def _settings(document: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Every key with its value, as text; where the output goes, and checkpoints, are no part of what is run."""
+    """Every key with its value as text, except those that do not affect the results: the output and checkpoints."""
     keys = {
         f"{section}.{key}": in_toml(value)
         for section, table in document.items()

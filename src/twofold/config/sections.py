@@ -1,6 +1,6 @@
-"""The sections of a file as pydantic models; a section that comes in kinds is a discriminated union of one model per kind.
+"""The sections of a file as pydantic models; a section that has kinds is a discriminated union with one model per kind.
 
-The kinds and their keys come from the registries, so that what is registered there can be named in a file at once.
+The kinds and their keys come from the registries, so that whatever is registered can be named in a file at once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 
 
 class Section(BaseModel):
-    """One section of a file: unknown keys are mistakes, and nothing is converted silently."""
+    """One section of a file: unknown keys are errors, and no value is converted silently."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, arbitrary_types_allowed=True)
 
@@ -43,7 +43,7 @@ _ENGINES = tuple(engines.REGISTRY)
 
 
 class Stop(Section):
-    """When a run ends: whichever comes first; after 1,000 rounds if nothing is given."""
+    """When a run ends: at whichever limit comes first, or after 1,000 rounds if none is given."""
 
     rounds: int | None = Field(None, ge=1, description="rounds of communication")
     iterations: int | None = Field(None, ge=1, description="iterations")
@@ -53,47 +53,47 @@ class Stop(Section):
 
 
 class Record(Section):
-    """What is recorded during a run."""
+    """Which metrics are recorded during a run, and how often."""
 
     metrics: list[Literal[_METRICS]] = Field(["loss"], description="what to evaluate")  # type: ignore[valid-type]
-    every: int = Field(1, ge=1, description="at every so many rounds; a large number is faster")
+    every: int = Field(1, ge=1, description="record every this many rounds; a larger number is faster")
 
 
 class Run(Section):
-    """How it is run."""
+    """How the problem is solved: seeds, engine, memory, participation, checkpoints, precision."""
 
     seed: int | None = Field(None, ge=0, description="the seed, 0 if not given")
     seeds: int | list[int] | None = Field(None, description="several seeds at once: a list, or a number n for 0 … n−1")
     engine: Literal[_ENGINES] = Field("simulate", description="which engine runs it")  # type: ignore[valid-type]
-    chunk: int | None = Field(None, ge=1, description="clients at work at a time; by free memory if not given")
+    chunk: int | None = Field(None, ge=1, description="clients processed at a time; by free memory if not given")
     state: Literal["device", "host", "disk"] | None = Field(
-        None, description="where clients that wait keep their private state"
+        None, description="where the private state of waiting clients is kept"
     )
     participation: int | float | list[float] | None = Field(
-        None, description="who takes part in a round: a number of clients, a probability, or one for each client"
+        None, description="who takes part in a round: a number of clients, a probability, or one probability per client"
     )
     checkpoint: bool | None = Field(
         None,
-        description="write checkpoints into the folder of the results, for --resume; yes if checkpoint_every is given",
+        description="write checkpoints into the results folder, for --resume; true if checkpoint_every is given",
     )
     checkpoint_every: int | None = Field(
         None, ge=1, description="rounds from one checkpoint to the next; one a minute if not given"
     )
     x64: bool | None = Field(None, description="compute in float64; JAX's default, float32, if not given")
-    rows: Literal["bfloat16"] | None = Field(None, description="keep features rounded, in two bytes each")
+    rows: Literal["bfloat16"] | None = Field(None, description="store features rounded to two bytes each")
 
 
 class Output(Section):
-    """What a run leaves on disk."""
+    """What a run writes to disk."""
 
     folder: str | None = Field(None, description="the folder; runs/NAME for a file NAME.toml if not given")
     history: list[Literal["csv", "parquet"]] | None = Field(
-        None, description="formats of the history; csv, and parquet where pyarrow is installed, if not given"
+        None, description="formats of the history; if not given, csv, and parquet if pyarrow is installed"
     )
-    evaluate: bool = Field(True, description="whether to grade every client, on its test rows where it has some")
+    evaluate: bool = Field(True, description="whether to grade every client, on its test rows if it has any")
     metric: str | None = Field(
         None,
-        description='the grade: one of scikit-learn\'s scorers ("roc_auc", "r2", …) or "calibration"; by the loss if not given',
+        description='the grade: a scikit-learn scorer ("roc_auc", "r2", …) or "calibration"; by the loss if not given',
     )
 
 
@@ -105,7 +105,7 @@ PLAIN: dict[str, type[Section]] = {"stop": Stop, "record": Record, "run": Run, "
 
 
 class Registered(NamedTuple):
-    """Where a model comes from: its name in the registry, the registered factory, and the options of that."""
+    """The source of a section's model: its name in the registry, the registered factory, and the factory's options."""
 
     name: str
     factory: Callable[..., Any]
@@ -113,12 +113,12 @@ class Registered(NamedTuple):
 
 
 class RegisteredSection(Section):
-    """A section of which one kind is chosen; its other keys are the arguments of a registered factory."""
+    """A section that has kinds; besides the kind, its keys are the arguments of a registered factory."""
 
     registered: ClassVar[Registered]
 
     def given(self) -> dict[str, Any]:
-        """The arguments that the file sets; the rest is left to the factory's own defaults."""
+        """The arguments that the file sets; the factory's defaults apply to the rest."""
         names = {option.name for option in self.registered.options}
         return {name: value for name, value in self if name in names and name in self.model_fields_set}
 
@@ -134,7 +134,7 @@ class DataSection(RegisteredSection):
 
     @property
     def owned(self) -> bool:
-        """Whether the rows come with their clients."""
+        """Whether the data name each row's client."""
         return self.source_entry.is_owned(self.given())
 
     def load(self, home: Path) -> Dataset:
@@ -150,7 +150,7 @@ class DataSection(RegisteredSection):
 
 
 class PartitionSection(RegisteredSection):
-    """[partition]: who gets which rows."""
+    """[partition]: which client gets which rows."""
 
     weights: Literal["equal", "rows"] = Field("equal", description="whether clients count equally or by their rows")
 
@@ -159,7 +159,7 @@ class LossSection(RegisteredSection):
     """[loss]: one client's loss of one model."""
 
     def build(self, classes: int) -> Loss:
-        """The loss; `classes` is the number of classes in the data, for a loss that has to know it."""
+        """The loss; `classes` is the number of classes in the data, for a loss that needs it and a file that does not set it."""
         needs_classes = any(option.name == "classes" and option.default is None for option in self.registered.options)
         return self.registered.factory(**({"classes": classes} if needs_classes else {}) | self.given())
 
@@ -167,7 +167,7 @@ class LossSection(RegisteredSection):
 class ObjectiveSection(RegisteredSection):
     """[objective]: the personalised objective."""
 
-    rescale: bool = Field(True, description="whether algorithms work on w·√M, as theory wants it")
+    rescale: bool = Field(True, description="whether algorithms work on w·√M, as the theory assumes")
 
     def build(self, loss: Loss) -> objectives.Objective:
         """The objective over this loss."""
@@ -175,15 +175,15 @@ class ObjectiveSection(RegisteredSection):
 
 
 class AlgorithmSection(RegisteredSection):
-    """[algorithm]: the method; what is not given comes from theory."""
+    """[algorithm]: the method; hyper-parameters that are not given come from theory."""
 
     def build(self) -> algorithms.Algorithm:
-        """The method as far as the file sets it."""
+        """The method, with the hyper-parameters that the file sets."""
         return self.registered.factory(**self.given())
 
 
 class SectionKinds(NamedTuple):
-    """A section that comes in kinds."""
+    """How a section with kinds is made from its registry."""
 
     selector: str  # the key that names the kind
     base: type[RegisteredSection]
@@ -213,7 +213,7 @@ DEFAULT_KIND = {"algorithm": "asvrcd"}
 
 
 def kinds(section: str) -> dict[str, type[RegisteredSection]]:
-    """The model of each kind of a section, by what its registry holds now.
+    """The model of each kind of a section, as currently registered.
 
     >>> list(kinds("loss"))
     ['logistic', 'softmax', 'squared']
@@ -231,7 +231,7 @@ def model_of(section: str, kind: str) -> type[RegisteredSection]:
 
 
 def own_kind(section: str, path: str, home: Path) -> dict[str, type[RegisteredSection]]:
-    """The model of something of the user's own, named "my.module:Thing" in a file that lies in `home`."""
+    """The model of a user's own class or function, named as "my.module:Thing" in a file in the folder `home`."""
     return {path: _own(section, path, find(path, section, home))}  # type: ignore[arg-type]
 
 
@@ -241,7 +241,7 @@ def _own(section: str, path: str, entry: Any) -> type[RegisteredSection]:
 
 
 def adapter(section: str) -> TypeAdapter[Any]:
-    """What validates a section: one model, or a union of models told apart by their selector."""
+    """The validator of a section: one model, or a union of models discriminated by their selector."""
     if section in PLAIN:
         return TypeAdapter(PLAIN[section])
     return _union(section, tuple(KINDS[section].registry().items()))
@@ -264,7 +264,7 @@ def _model(section: str, name: str, entry: Any) -> type[RegisteredSection]:
     selector, base, supplied, _ = KINDS[section]
     factory: Callable[..., Any] = entry.load if isinstance(entry, Source) else entry
     options = options_of(factory, supplied, name)
-    if section == "loss":  # the number of classes is found in the data if the file does not give it
+    if section == "loss":  # if the file does not give the number of classes, it is taken from the data
         options = [option._replace(default=None) if _asks_for_classes(option) else option for option in options]
     fields: dict[str, Any] = {selector: (Literal[name], ...), **fields_of(options)}
     if isinstance(entry, Source):
@@ -282,11 +282,11 @@ def _asks_for_classes(option: Option) -> bool:
     return option.name == "classes" and option.default is inspect.Parameter.empty
 
 
-# --- for people -------------------------------------------------------------------------------------------------------
+# --- the list of all keys ---------------------------------------------------------------------------------------------
 
 
 class ConfigKey(NamedTuple):
-    """One key of a file, for people."""
+    """One key of a file, described for people."""
 
     path: str
     kind: str
@@ -296,7 +296,7 @@ class ConfigKey(NamedTuple):
 
 
 def all_keys() -> list[ConfigKey]:
-    """Every key that a file may have, with its type, its default and, where it has one, its meaning.
+    """Every key that a file may have, with its type, its default and its meaning, if that is known.
 
     >>> next(key for key in all_keys() if key.path == "stop.rounds").type
     'a whole number'
@@ -314,7 +314,7 @@ def all_keys() -> list[ConfigKey]:
 
 
 def grouped(section: str) -> dict[str, type[RegisteredSection]]:
-    """The models of a section by kind; kinds with the same loader (the image sets) together.
+    """The models of a section by kind; kinds with the same loader, such as the image sets, are listed together.
 
     >>> list(grouped("data"))[3]
     'mnist, fashion-mnist, kmnist, cifar10'

@@ -1,4 +1,4 @@
-"""A grid of configurations over one file: every cell has a folder of its own, and what is finished is not run again."""
+"""A grid of configurations over one file: each cell has its own folder, and finished cells are not run again."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from twofold.result import RESULT, RESULTS
 __all__ = ["Axis", "Cell", "axis", "check_cells", "plan"]
 
 MOST_LETTERS = 150
-"""Letters of a folder's name; file systems allow 255 bytes."""
+"""The longest name of a folder, in characters; file systems allow 255 bytes."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One key of a sweep and its values, as they stand in a TOML file."""
+    """One key of a sweep and its values, as written in a TOML file."""
 
     key: str
     values: tuple[str, ...]
@@ -62,14 +62,14 @@ def axis(text: str) -> Axis:
         found = [_value(part.strip()) for part in _parts(values) if part.strip()]
     told = tuple(in_toml(value) for value in found)
     if not told:
-        raise ConfigError([f"--grid {text!r} has no value: write some after the equals sign, with commas between."])
+        raise ConfigError([f"--grid {text!r} has no values: write them after the equals sign, separated by commas."])
     if len(set(told)) < len(told):
-        raise ConfigError([f"--grid {text!r} has a value twice: every value must be there once."])
+        raise ConfigError([f"--grid {text!r} has a value twice: every value may appear only once."])
     return Axis(key.strip(), told)
 
 
 def _parts(values: str) -> list[str]:
-    """Values at their commas, except for those within brackets or quotes.
+    """Split values at commas, except commas within brackets or quotes.
 
     >>> _parts("0.1,x,[1, 2]")
     ['0.1', 'x', '[1, 2]']
@@ -86,7 +86,7 @@ def _parts(values: str) -> list[str]:
 
 
 def _value(text: str) -> Any:
-    """One value as TOML has it, or plain text."""
+    """One value read as TOML, or as plain text if it is not valid TOML."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -100,14 +100,14 @@ def plan(
     out: str | Path | None = None,
     force: bool = False,
 ) -> list[Cell]:
-    """Every cell of a grid over a file, checked: all mistakes of all cells are told before anything runs.
+    """Every cell of a grid over a file, checked; all mistakes of all cells are reported before anything runs.
 
-    Cells lie in folders of their own below `out` (else below the file's own folder, with `-sweep` behind it).
+    Each cell has its own folder below `out`. Without `out`, these lie below the file's output folder with "-sweep" appended.
     """
     axes = [axis(text) for text in grid]
     keys = [one.key for one in axes]
     if len(set(keys)) < len(keys):
-        raise ConfigError([f"--grid has a key twice: {', '.join(keys)}. Put all its values behind one."])
+        raise ConfigError([f"--grid has a key twice: {', '.join(keys)}. List all its values in one --grid."])
     root = Path(out) if out is not None else None
     cells: list[Cell] = []
     mistakes: dict[str, None] = {}
@@ -127,14 +127,14 @@ def plan(
 
 
 def check_cells(cells: Sequence[Cell], force: bool = False) -> None:
-    """Refuse the sweep before any work if a cell that is to run cannot be written where it belongs."""
+    """Refuse the sweep before any work if the folder of a cell that is to run cannot be written."""
     for cell in cells:
         if not cell.finished:
             check_folder(cell.config, force)
 
 
 def folder_name(sets: Sequence[str]) -> str:
-    """A cell's folder, after what it sets.
+    """The name of a cell's folder, made from what the cell sets.
 
     >>> folder_name(["objective.lam=0.1", 'objective.name="mixture"'])
     'objective.lam=0.1,objective.name=mixture'
@@ -148,7 +148,7 @@ def folder_name(sets: Sequence[str]) -> str:
 
 
 def is_finished(config: Config) -> bool:
-    """Whether the folder holds this very configuration, with all its seeds, run to an end that is not an interruption."""
+    """Whether the folder holds the results of exactly this configuration, with all its seeds, and none was interrupted."""
     folder = config.folder
     if not (folder / CONFIG).is_file() or difference(config):
         return False

@@ -1,9 +1,9 @@
-"""Curvature: a certified model of the Hessian where the loss is linear, Lanczos at a point where it is not.
+"""Curvature: for linear losses a certified model of the Hessian, for others Lanczos at a point.
 
-- `model`: the arrows below and above ∇²F that an objective's `curvature(clients)` gives;
-- `bounds`: from it the sharp constants, the smoothness of every row, and the arrow for μ and ν;
-- `metric`: a change of variables in which every block of ∇²F is at most I, and `choice`: which one to take;
-- `certificate`: how far F is at most from its minimum;
+- `model`: arrow-shaped lower and upper bounds of ∇²F, returned by an objective's `curvature(clients)`;
+- `bounds`: the sharp constants, each row's smoothness, and the arrow for μ and ν, all computed from the model;
+- `metric`: changes of variables in which every block of ∇²F is at most I; `choice`: which of them to use;
+- `certificate`: an upper bound on F − F*;
 - `local`: the curvature at a point, where there is no formula.
 """
 

@@ -1,10 +1,10 @@
-"""Sharp constants: those of F itself from the arrows around its Hessian, in the scaled space or in a metric (formula 5).
+"""Sharp constants of F itself, from the arrows that bound its Hessian, in the scaled space or in a metric (formula 5).
 
-    L^w = λ_max(s² Σ p_m H^ww_m),  L^β = max_m p_m λ_max(H^ββ_m),  μ = λ_min of the arrow below ∇²F,
+    L^w = λ_max(s² Σ p_m H^ww_m),  L^β = max_m p_m λ_max(H^ββ_m),  μ = λ_min of the arrow below ∇²F.
 
-and for the noise of sampled rows the data part of single rows' smoothness, V^w_mj = s² κ u_m ‖R_wᵀ z^w_j‖² and
-V^β_mj = κ t_m ‖R_mᵀ z^β_j‖²: max_m p_m max_j V_mj for rows drawn uniformly, max_m p_m mean_j V_mj for rows drawn with a
-probability in proportion to it. In a metric these are leverage scores, and L^w = L^β = 1.
+The noise of sampled rows comes from the data part of single rows' smoothness, V^w_mj = s² κ u_m ‖R_wᵀ z^w_j‖² and
+V^β_mj = κ t_m ‖R_mᵀ z^β_j‖². It is max_m p_m max_j V_mj if rows are drawn uniformly, and max_m p_m mean_j V_mj if they are drawn
+in proportion to V_mj. In a metric the V_mj are leverage scores, and L^w = L^β = 1.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SharpConstants:
-    """Certified constants of F, and of the noise of sampled rows; L is the smoothness of F in (w, β) together.
+    """Certified constants of F and of the noise of sampled rows; L is the smoothness of F in (w, β) together.
 
-    Here L^w is that of F, not the largest of a client; 𝓛^w and 𝓛^β are those of single rows, as the paper has them.
+    Here L^w is that of F, not the largest of any client; 𝓛^w and 𝓛^β are those of single rows, as in the paper.
     """
 
     mu: float
@@ -46,21 +46,21 @@ class SharpConstants:
     noise_w: float
     noise_beta: float
     sampling: Sampling
-    why: str  # where μ comes from
+    why: str  # how μ was obtained
 
 
 class RowSmoothness(NamedTuple):
-    """p_m V^w_mj and p_m V^β_mj of every row, in the order of the clients' rows; zeros for an absent block."""
+    """p_m V^w_mj and p_m V^β_mj of every row, in the order of the clients' rows; zeros if a block is absent."""
 
     w: Array
     beta: Array
 
     def noise(self, offsets: NDArray[np.int64], sampling: Sampling) -> tuple[float, float]:
-        """The noise constants of w and β: the largest row, or the largest mean of a client's rows."""
+        """The noise constants of w and β: the maximum over rows ("uniform"), or over the clients' means ("importance")."""
         if sampling == "uniform":
             return float(np.max(self.w)), float(np.max(self.beta))
         if sampling != "importance":
-            raise InputError(f'sampling is "uniform" or "importance", got {sampling!r}.')
+            raise InputError(f'sampling must be "uniform" or "importance", got {sampling!r}.')
         counts = np.diff(offsets)
         of_w, of_beta = (float(np.max(np.add.reduceat(part, offsets[:-1]) / counts)) for part in self)
         return of_w, of_beta
@@ -77,9 +77,9 @@ def sharp(
 ) -> SharpConstants:
     """The sharp constants of a problem with this model, in the scaled space or, with a metric, in its variables.
 
-    `lemma` are the objective's own constants: without a metric its μ counts where it is larger. (The arrow contains
-    every lemma, but where there is no room for everyone's matrices only their smallest eigenvalues enter it.) `rows` is
-    `row_smoothness` of the same, for whoever has it already.
+    `lemma` holds the objective's own constants; without a metric, its μ is used if it is larger. (The arrow implies every lemma,
+    but if there is no room for all clients' matrices, only their smallest eigenvalues enter it.) Callers that have already
+    computed `row_smoothness` pass it as `rows`.
 
     >>> import numpy as np, twofold as tw
     >>> from twofold.curvature.model import Loss, Pull, of_terms
@@ -126,7 +126,7 @@ def largest_beta(model: BlockCurvature, metric: Metric | None = None) -> float:
 
 
 def _norms(metric: Metric | None, model: BlockCurvature) -> tuple[float, Array]:
-    """‖R_w‖ and every ‖R_m‖."""
+    """‖R_w‖ and each client's ‖R_m‖."""
     if metric is None:
         return 1.0, np.ones(model.M)
     of_w = 1.0 if metric.shared is None else _norm(np.asarray(metric.shared))
@@ -143,21 +143,21 @@ def _norm(factor: Array) -> float:
 
 
 def _joint(model: BlockCurvature, scale: float, metric: Metric | None, L_w: float, L_beta: float) -> float:
-    """λ_max of [[L^w, b], [b, L^β]], b at least the norm of what couples w with all β_m in the upper bound."""
+    """λ_max of [[L^w, b], [b, L^β]], where b bounds the norm of the coupling between w and all β_m in the upper bound."""
     if model.shared is None or model.private is None:
         return L_w + L_beta
     of_w, of_beta = _norms(metric, model)
     top = np.sqrt(model.tops[0] * model.tops[1])
     size = np.maximum(np.abs(model.high * model.data.wb * top + model.fixed.wb), np.abs(model.fixed.wb))
     cross = scale * of_w * float(np.linalg.norm(model.weights * size * of_beta))
-    cross = min(cross, math.sqrt(L_w * L_beta))  # as the upper bound is positive semidefinite
+    cross = min(cross, math.sqrt(L_w * L_beta))  # because the upper bound is positive semidefinite
     return (L_w + L_beta) / 2 + math.hypot((L_w - L_beta) / 2, cross)
 
 
 def _single_rows(
     model: BlockCurvature, scale: float, metric: Metric | None, rows: RowSmoothness
 ) -> tuple[float, float]:
-    """𝓛^w = max f_mj's smoothness in w, 𝓛^β = max p_m times that in β: the data part and what all rows have in common."""
+    """𝓛^w and 𝓛^β: the largest smoothness of any f_mj in w, and of any p_m f_mj in β (data part plus the part common to all rows)."""
     p = model.weights
     of_w, of_beta = _norms(metric, model)
     most_w, most_beta = (np.maximum.reduceat(part, model.offsets[:-1]) for part in rows)
@@ -198,10 +198,10 @@ def _rows_of(model: BlockCurvature, features: Features | None, factor: Array, ro
 
 
 def arrow(model: BlockCurvature, scale: float, metric: Metric | None = None) -> Arrow:
-    """The arrow matrix below ∇²F, in the scaled space or in a metric: for μ, and for ν(p_w) of ACD.
+    """The arrow matrix below ∇²F, in the scaled space or in a metric; μ and ACD's ν(p_w) are computed from it.
 
-    Where the link may be flat (logistic, softmax), its blocks are multiples of the identity, and it falls apart into
-    one small arrow per coordinate; a "matrix" metric couples these again, and so does the second moment of a squared loss.
+    If the link may be flat (logistic, softmax), its blocks are multiples of the identity, and it splits into one small arrow per
+    coordinate. A "matrix" metric couples the coordinates again, and so do the second moments of a squared loss.
     """
     kind = None if metric is None else metric.kind
     if model.exact or kind == "matrix":
@@ -210,11 +210,11 @@ def arrow(model: BlockCurvature, scale: float, metric: Metric | None = None) -> 
 
 
 def _by_coordinate(model: BlockCurvature, scale: float, metric: Metric | None) -> Arrow:
-    """Blocks as multiples of the identity, in a metric of numbers or diagonals."""
+    """The arrow if its blocks are multiples of the identity, and the metric consists of numbers or diagonals."""
     p = model.weights
     shared = None if metric is None or metric.shared is None else np.asarray(metric.shared)
     private = None if metric is None or metric.private is None else np.asarray(metric.private)
-    # The smallest eigenvalue of a client's second moments may stand for all of them where one matrix is in all blocks.
+    # If the same matrix of second moments is in all blocks, its smallest eigenvalue is a lower bound for all of it.
     g = model.bottoms if model.low > 0 and (model.together or model.shared is None) else np.zeros(model.M)
     of_w = np.ones(1) if shared is None else np.atleast_1d(shared)
     of_beta = np.ones((1, model.M)) if private is None else private.reshape(model.M, -1).T
@@ -233,7 +233,7 @@ def _by_coordinate(model: BlockCurvature, scale: float, metric: Metric | None) -
 
 
 def _dense(model: BlockCurvature, scale: float, metric: Metric | None) -> Arrow:
-    """Blocks as matrices, with the second moments of a link that has a smallest curvature."""
+    """The arrow with matrices as blocks, including the second moments of a link that is nowhere flat."""
     low = model.low if model.exact else 0.0
     shared = None if metric is None or metric.shared is None else np.asarray(metric.shared)
     if model.private is None:
@@ -255,7 +255,7 @@ def _dense(model: BlockCurvature, scale: float, metric: Metric | None) -> Arrow:
 
 
 def _rounding(matrix: Array, factor: Array | None) -> float:
-    """What rounding may do to R·matrix·R and to a sum that ends in it, from the sizes of its entries."""
+    """A bound on the rounding error in R·matrix·R and the sums behind it, from the sizes of its entries."""
     size = _around(matrix, None if factor is None else np.abs(factor))
     return 4 * np.finfo(float).eps * float(np.max(size, initial=0.0))
 
@@ -268,19 +268,19 @@ def _around(matrix: Array, factor: Array | None) -> Array:
 
 
 def _lower_w(model: BlockCurvature, low: float) -> Array:
-    """Σ p_m H^ww_m below."""
+    """The lower bound of Σ p_m H^ww_m."""
     fixed = float(model.weights @ model.fixed.ww) * np.eye(model.a)
     return fixed if low == 0 or not np.any(model.data.ww != 0) else low * model.pooled + fixed
 
 
 def private_values(model: BlockCurvature) -> Array:
-    """The eigenvalues of the private second moments, less a margin for rounding."""
+    """The eigenvalues of the private second moments, minus a margin for rounding."""
     values = model.spectrum[0]
     return np.maximum(values - 4 * model.b * np.finfo(float).eps * values[:, -1:], 0.0)
 
 
 def _private_basis(model: BlockCurvature, metric: Metric | None, low: float) -> tuple[Array, Array]:
-    """Eigenvalues c (M, b) of R_m H^ββ_m R_m·p_m, and T_m = R_m U_m (M, b, b), with which T_mᵀ(p_m H^ββ_m)T_m = diag(c)."""
+    """The eigenvalues c (M, b) of R_m H^ββ_m R_m·p_m, and T_m = R_m U_m (M, b, b), so that T_mᵀ(p_m H^ββ_m)T_m = diag(c)."""
     block = model.weights[:, None] * model.private_block(low, private_values(model))
     vectors = model.spectrum[1]
     if metric is None:
@@ -297,7 +297,7 @@ def _private_basis(model: BlockCurvature, metric: Metric | None, low: float) -> 
 
 
 def eliminated(model: BlockCurvature, low: float) -> Array:
-    """Σ p_m (H^ww − H^wβ (H^ββ)⁻¹ H^βw)_m below, (a, a)."""
+    """The lower bound of Σ p_m (H^ww − H^wβ (H^ββ)⁻¹ H^βw)_m, (a, a)."""
     if model.private is None:
         return _lower_w(model, low)
     values, vectors, p = private_values(model), model.spectrum[1], model.weights
@@ -314,7 +314,7 @@ def eliminated(model: BlockCurvature, low: float) -> Array:
 
 
 def _coupling(model: BlockCurvature, low: float, basis: Array) -> Array:
-    """H^wβ_m T_m below, (M, a, b)."""
+    """H^wβ_m T_m in the lower bound, (M, a, b)."""
     if not model.together:
         return low * model.crossed @ basis
     vectors = model.spectrum[1]

@@ -1,15 +1,15 @@
-"""A certificate of how far F is from its minimum: F(x) − F* ≤ ½ gᵀA⁻¹g, with A the arrow below ∇²F (formula 6).
+"""A certified bound on the distance to the minimum: F(x) − F* ≤ ½ gᵀA⁻¹g, where A is the arrow below ∇²F (formula 6).
 
-A quadratic with Hessian A lies below F and touches it at x, so that its minimum is at most F*. Eliminating every β_m,
+A quadratic with Hessian A lies below F and touches it at x, so its minimum is at most F*. Eliminating every β_m,
 
     gᵀA⁻¹g = Σ_m ‖C_m^(-1/2) g_m‖² + ‖S^(-1/2) (g_w − Σ_m E_m g_m)‖²,   E_m = B_m C_m⁻¹,  S = W − Σ B_m C_m⁻¹ B_mᵀ,
 
-which is a sum over clients and one small product at the end. It is the same number in every change of variables;
-here g_w = ∇_w F and g_m = p_m ∇_β f_m are the gradients in real, unscaled w and β.
+which is a sum over clients and one small product at the end. It is the same number in every change of variables; here
+g_w = ∇_w F and g_m = p_m ∇_β f_m are the gradients in real, unscaled w and β.
 
-What is known of rounding is added, so that it stays a bound in float32. With the unit roundoff ε, a gradient's error is
-taken to be at most ε·(8 + √n + √d) times the size of its terms, where a sum of n numbers has grown by √n (the usual
-growth; the worst case is n), and the arithmetic here is allowed as much for its own sums.
+An allowance for rounding is added, so that it stays a bound in float32. With unit roundoff ε, a gradient's error is taken to be
+at most ε·(8 + √n + √d) times the size of its terms, because the error of a sum of n numbers usually grows like √n (n at worst).
+The sums computed here get the same allowance.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ Array = NDArray[np.float64]
 
 @record
 class ClientFactors:
-    """What one client's part of the certificate needs; in `Certificate.clients` with a leading client axis.
+    """The factors for one client's part of the certificate; `Certificate.clients` has them with a leading client axis.
 
-    `root` is C_m^(-1/2) up to a rotation and `cross` is E_m, each a matrix or a number times the identity; `cross` is
-    None where w and β are not coupled. `rounding` holds five numbers: the error of g_w's part and of g_m per unit of
-    ‖w‖ + ‖β_m‖, those without parameters, and what the sums here add, relatively. `reach` is ‖E_m‖ and `largest` ‖C_m^(-1/2)‖.
+    `root` is C_m^(-1/2) up to a rotation and `cross` is E_m. Each is a matrix, or a number that multiplies the identity; `cross` is
+    None if w and β are not coupled. `rounding` holds five numbers: the errors of g_w's part and of g_m per unit of ‖w‖ + ‖β_m‖,
+    the same two errors at zero parameters, and the relative error of the sums here. `reach` is ‖E_m‖, `largest` is ‖C_m^(-1/2)‖.
     """
 
     root: Factor | None
@@ -48,13 +48,13 @@ class ClientFactors:
     largest: Factor
     reach: Factor
     rounding: Factor
-    classes: bool | None = static(default=None)  # None: nothing is known of the parameters, all factors are numbers
+    classes: bool | None = static(default=None)  # whether there are classes; None: all factors are numbers
     turned: bool = static(default=False)
 
 
 @record
 class SharedFactors:
-    """S^(-1/2) for w, a matrix or a number, its norm, and the unit roundoff times the allowance for sums."""
+    """S^(-1/2) for w (a matrix or a number), its norm, and the unit roundoff times the allowance for sums."""
 
     root: Factor | None
     largest: Factor
@@ -65,15 +65,15 @@ class SharedFactors:
 
 @record
 class Certificate:
-    """The factors of a problem, prepared once; sums of `bound_client` over clients go into `finish`."""
+    """The factors of a problem, prepared once; `finish` takes the sum of `bound_client` over clients."""
 
     clients: ClientFactors
     shared: SharedFactors
-    how: str = static(default="arrow")  # or "norm": ‖∇F‖²/(2μ), where the arrow is not known
+    how: str = static(default="arrow")  # or "norm": ‖∇F‖²/(2μ), if the arrow is not known
 
 
 class Partial(NamedTuple):
-    """A sum over clients: of squares, of E_m g_m (None where there is none), and of what rounding may add to g_w's."""
+    """Sums over clients: of squares, of E_m g_m (None without coupling), and of the rounding errors that enter g_w."""
 
     squares: jax.Array
     moved: jax.Array | None
@@ -83,9 +83,9 @@ class Partial(NamedTuple):
 def bound_client(
     factors: ClientFactors, g_beta: Pytree, w: Pytree, beta: Pytree, weight: Factor | float = 1.0
 ) -> Partial:
-    """One client's part: its g_m = p_m ∇_β f_m at the real point (w, β_m); add these up over clients, leaf by leaf.
+    """One client's part of the bound, to be summed over clients leaf by leaf; `g_beta` is g_m = p_m ∇_β f_m at the real (w, β_m).
 
-    `weight` is 1, or 0 for a repeat that only fills up a shard.
+    `weight` is 1, or 0 for a copy of a client that only fills a device's shard.
     """
     size = jnp.sqrt(tree.squared_norm(w)) + jnp.sqrt(tree.squared_norm(beta))
     of_w, of_beta, base_w, base_beta, allowance = factors.rounding
@@ -103,7 +103,7 @@ def bound_client(
 
 
 def finish(shared: SharedFactors, g_w: Pytree, total: Partial) -> jax.Array:
-    """The bound of F − F*, from ∇_w F at the real point and the sum of all clients' parts."""
+    """The bound on F − F*, from ∇_w F at the real point and the sum of all clients' parts."""
     if shared.root is None:
         return 0.5 * total.squares * (1 + shared.allowance)
     if total.moved is None:
@@ -119,7 +119,7 @@ def finish(shared: SharedFactors, g_w: Pytree, total: Partial) -> jax.Array:
 
 
 def gap(certificate: Certificate, g_w: Pytree, g_beta: Pytree, w: Pytree, beta: Pytree) -> jax.Array:
-    """The bound at once, from everyone's g_m and β_m with a leading client axis.
+    """The bound on F − F* in one call, from all clients' g_m and β_m with a leading client axis.
 
     >>> import jax.numpy as jnp, numpy as np, twofold as tw
     >>> clients = tw.Clients.from_list([(np.eye(2), np.zeros(2)), (2 * np.eye(2), np.ones(2))])
@@ -151,7 +151,7 @@ def _norm_of_rows(root: Factor, rows: jax.Array) -> jax.Array:
 
 
 def _times(factor: Factor, norm: jax.Array) -> jax.Array:
-    """factor·norm, where an infinite factor (no strong convexity) is held against a zero gradient."""
+    """factor·norm, and 0 if the norm is 0, even for an infinite factor (no strong convexity)."""
     return jnp.where(norm > 0, factor * jnp.where(norm > 0, norm, 1.0), 0.0)
 
 
@@ -167,10 +167,10 @@ def prepare(
     dtype: DTypeLike = np.float64,
     turned: bool = False,
 ) -> Certificate:
-    """The factors for a model of the curvature, in the precision `dtype` that gradients come in.
+    """Compute the factors from a model of the curvature, for gradients of precision `dtype`.
 
-    Without a model, or where its arrow is singular (no ridge), the certificate is ‖∇F‖²/(2μ) in the scaled space; it then
-    knows nothing of the gradient's own rounding. `turned`: weights come as (classes, features).
+    Without a model, or if its arrow is singular (no ridge), the certificate is ‖∇F‖²/(2μ) in the scaled space; it then does not
+    account for rounding in the gradient itself. With `turned`, weights are (classes, features).
     """
     eps = float(jnp.finfo(dtype).eps) / 2
     found = None if model is None else _arrow(model, eps)
@@ -202,7 +202,7 @@ def _norm_only(weights: Array, mu: float, scale: float, eps: float) -> Prepared:
 
 
 def _arrow(model: BlockCurvature, eps: float) -> Prepared | None:
-    """The factors in real variables; None where the arrow is singular."""
+    """The factors in real variables; None if the arrow is singular."""
     low = model.low if model.exact else 0.0
     growth = 8 + math.sqrt(max(model.a, model.b))
     clients = _clients(model, low, eps)
@@ -233,7 +233,7 @@ def _shared(model: BlockCurvature, low: float) -> tuple[Array, Array] | None:
 
 
 def _clients(model: BlockCurvature, low: float, eps: float) -> ClientFactors | None:
-    """C_m^(-1/2) and E_m of every client, and how rounding enters its gradients."""
+    """C_m^(-1/2) and E_m of every client, and the rounding errors of its gradients; None if some C_m is singular."""
     p, each = model.weights, np.ones(model.M)
     rounding = _rounding(model, eps)
     if model.private is None:
@@ -261,11 +261,11 @@ def _clients(model: BlockCurvature, low: float, eps: float) -> ClientFactors | N
 
 
 def _rounding(model: BlockCurvature, eps: float) -> Array:
-    """(M, 5): ε times its growth times the size of the terms of p_m∇_w f_m and p_m∇_β f_m, see `ClientFactors`.
+    """`ClientFactors.rounding`, (M, 5): ε times its growth times the size of the terms of p_m∇_w f_m and p_m∇_β f_m.
 
-    A score has an error of ε‖z‖‖θ‖, which the link's slope takes over times κ; the slope itself and the mean over rows add
-    ε times ‖z‖ times the slope. So a loss's gradient is off by ε(κ T‖θ‖ + √T·slope + l2‖θ‖), with T the mean of ‖z‖²; for
-    a squared loss its slope |z·θ − y| is at most ‖z‖‖θ‖ + |y|.
+    A score has an error of ε‖z‖‖θ‖, which changes the link's slope by at most κ times that. The slope itself and the mean over rows
+    add ε times ‖z‖ times the slope. So a loss's gradient has an error of ε(κ T‖θ‖ + √T·slope + l2‖θ‖), where T is the mean of
+    ‖z‖². The slope of the squared loss, |z·θ − y|, is at most ‖z‖‖θ‖ + |y|.
     """
     growth = eps * model.weights * (8 + np.sqrt(model.counts) + math.sqrt(model.a + model.b))
     t_w, t_beta = model.traces
@@ -274,7 +274,7 @@ def _rounding(model: BlockCurvature, eps: float) -> Array:
     a, b, c = (np.abs(part) for part in model.fixed)
     of_w = np.maximum(u * t_w + a, np.abs(v) * both + b)
     of_beta = np.maximum(np.abs(v) * both + b, t * t_beta + c)
-    # Every loss has a coefficient or a factor of w (of β) that is 1, so Σ coefficient·|factor| ≤ u + √u (t + √t).
+    # In every loss term the coefficient or the factor of w (of β) is 1, so Σ coefficient·|factor| ≤ u + √u (t + √t).
     base_w, base_beta = (
         (part + np.sqrt(part)) * model.slope * np.sqrt(trace)
         for part, trace in ((model.data.ww, t_w), (model.data.bb, t_beta))

@@ -1,4 +1,4 @@
-"""Which change of variables to take: what each saves in rounds, and what it costs before the first."""
+"""Choose a change of variables by forecasting what each saves in rounds and costs before the first round."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from twofold.theory.arrow import best_probability, momentum
 __all__ = ["Forecast", "choose", "forecasts"]
 
 ENOUGH = 1.1
-"""A simpler change of variables is taken if it costs no more than this times the cheapest."""
+"""A simpler change of variables is preferred if it costs at most this many times as much as the cheapest."""
 
 SEVERAL = 200
-"""Clients that are looked at; of more, as many are taken, evenly spaced."""
+"""At most this many clients, evenly spaced, are used for the forecast."""
 
 
 class Forecast(NamedTuple):
-    """What ACD is likely to need to a relative tolerance in a change of variables (None: the scaled space)."""
+    """The likely cost of ACD to reach a relative tolerance in one change of variables (None: the scaled space)."""
 
     kind: Kind | None
     rounds: float
@@ -41,11 +41,11 @@ def choose(
     float_cost: float = 1e-4,
     beta_cost: float = 0.05,
 ) -> Kind | None:
-    """What `precondition="auto"` means: the simplest change of variables that is about as cheap as the cheapest.
+    """Choose for `precondition="auto"`: the simplest change of variables whose cost is close to the cheapest.
 
-    The order is none, "scale", "diagonal", "matrix". The last is out where features are more than `WIDE` or everyone's
-    matrices more than `ROOM`. Nothing is gained, and None is the answer, where every client's blocks are nearly the same
-    multiple of the identity, or where nothing is known of the curvature.
+    From simple to complex, they are None, "scale", "diagonal" and "matrix". "matrix" is excluded if there are more than `WIDE`
+    features, or if the clients' matrices take more than `ROOM`. The answer is None if every client's blocks are nearly the same
+    multiple of the identity, so that nothing is gained, or if nothing is known about the curvature.
 
     >>> import numpy as np, twofold as tw
     >>> from twofold.curvature.model import Loss, Pull, of_terms
@@ -64,7 +64,8 @@ def choose(
     found = forecasts(model, scale, tol=tol, round_cost=round_cost, float_cost=float_cost, beta_cost=beta_cost)
     least = min(forecast.cost for forecast in found)
     if not math.isfinite(least):
-        return found[-1].kind  # no strong convexity is known, and none needed to see that features are badly scaled
+        # Without known strong convexity nothing can be forecast: take the strongest kind, in case features are badly scaled.
+        return found[-1].kind
     return next(forecast.kind for forecast in found if forecast.cost <= ENOUGH * least)
 
 
@@ -77,12 +78,12 @@ def forecasts(
     float_cost: float = 1e-4,
     beta_cost: float = 0.05,
 ) -> tuple[Forecast, ...]:
-    """What ACD is likely to need in each change of variables that there is room for, the simplest first."""
+    """The likely cost of ACD in each change of variables that there is room for, the simplest first."""
     if not 0 < tol < 1:
-        raise InputError(f"tol is a relative gap between 0 and 1, got {tol=}.")
+        raise InputError(f"tol must be a relative gap between 0 and 1, got {tol=}.")
     kinds: tuple[Kind | None, ...] = (None, "scale", "diagonal", *(("matrix",) if model.kept else ()))
     each = model.a * (model.outputs or 1)
-    # A choice needs no certificate: several clients will do, with the scale that so few would have.
+    # The choice need not be certified, so some of the clients are enough, with the scale adjusted to their number.
     few = model.M > SEVERAL
     some = model.of_clients(np.linspace(0, model.M - 1, SEVERAL).astype(np.int64)) if few else model
     some = some.likely()

@@ -1,4 +1,4 @@
-"""The curvature of every client's own function, from the bounds of its Hessian."""
+"""The curvature of each client's own function, from the bounds of its Hessian."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Array = NDArray[np.float64]
 
 
 def of_each(model: BlockCurvature, scale: float) -> EachClient:
-    """μ_m, L_m and the constants of single blocks of every client, each certified.
+    """Certified μ_m, L_m and block constants of each client.
 
-    A client's Hessian in the scaled w and in β_m, in the norm of `EachClient`, is [[s²H^ww, s√p H^wβ], [·, p H^ββ]]. Where both
-    blocks have the same features, it lies between the 2 × 2 matrices of the smallest and of the largest eigenvalue of the second
-    moments; elsewhere its largest eigenvalue is at most the sum of those of its diagonal blocks, and the data part counts
-    nothing from below.
+    A client's Hessian in the scaled w and in β_m, in the norm of `EachClient`, is [[s²H^ww, s√p H^wβ], [·, p H^ββ]]. If both
+    blocks have the same features, it lies between the 2 × 2 matrices for the smallest and the largest eigenvalue of the second
+    moments. If not, its largest eigenvalue is at most the sum of those of its diagonal blocks, and the lower bound takes the data
+    part as zero.
 
     >>> import numpy as np, twofold as tw
     >>> from twofold.curvature.clients import of_each
@@ -48,19 +48,19 @@ def of_each(model: BlockCurvature, scale: float) -> EachClient:
 
 
 def _bottoms(model: BlockCurvature) -> tuple[Array, Array]:
-    """The smallest eigenvalues of the second moments, or zeros where the link may be flat and they count nothing."""
+    """The smallest eigenvalues of the second moments; zeros if the link may be flat, when they do not matter."""
     if model.flat:
         return np.zeros(model.M), np.zeros(model.M)
     return model.smallest(model.shared), model.smallest(model.private)
 
 
 def _scaled(model: BlockCurvature, h: Array, s: float) -> tuple[Array, Array, Array]:
-    """s²H^ww, s√p H^wβ and p H^ββ where the data part is h."""
+    """s²H^ww, s√p H^wβ and p H^ββ, if the data part is h."""
     ww, wb, bb = (data * h + fixed for data, fixed in zip(model.data, model.fixed, strict=True))
     return s * s * ww, s * np.sqrt(model.weights) * wb, model.weights * bb
 
 
 def _ends(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
-    """The eigenvalues of [[a, b], [b, c]]; the smaller one as determinant/larger, in which less cancels."""
+    """The eigenvalues of [[a, b], [b, c]]; the smaller is computed as determinant/larger, to reduce cancellation."""
     larger = (a + c) / 2 + np.hypot((a - c) / 2, b)
     return (a * c - b * b) / np.where(larger > 0, larger, 1.0), larger

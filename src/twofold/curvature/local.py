@@ -1,4 +1,4 @@
-"""Curvature where no formula gives it: Lanczos on Hessian-vector products, vectorised over clients and rows."""
+"""Curvature where there is no formula: Lanczos on Hessian-vector products, vectorised over clients and rows."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from twofold.tree import Pytree
 __all__ = ["STEPS", "largest_eigenvalue", "largest_of_loss", "real_weight", "spread"]
 
 MOST_ROWS, MOST_CLIENTS = 512, 64
-"""Rows and clients at which curvature is looked at, evenly spread over all: a net's would take minutes otherwise."""
+"""Curvature is computed at no more than this many rows and clients, evenly spaced; for a net, all would take minutes."""
 STEPS = 32
-"""Lanczos steps. In exact arithmetic the largest eigenvalue is exact for up to this many distinct eigenvalues."""
+"""Lanczos steps. In exact arithmetic, the largest eigenvalue is exact if there are at most this many distinct eigenvalues."""
 
 _State: TypeAlias = tuple[
     jax.Array, jax.Array, jax.Array
@@ -27,7 +27,7 @@ _State: TypeAlias = tuple[
 
 
 class _HasValue(Protocol):
-    """Any loss: all that is needed of it here is its value."""
+    """Any loss: only its value is needed here."""
 
     def value(self, params: Pytree, rows: Rows) -> jax.Array: ...
 
@@ -44,7 +44,7 @@ def largest_eigenvalue(function: Callable[[Pytree], jax.Array], point: Pytree, s
     if flat.size == 0:
         return jnp.zeros(())
     gradient = jax.grad(lambda v: function(unravel(v)))
-    if flat.size <= steps:  # the whole Hessian takes no more products than Lanczos, and compiles in a third of the time
+    if flat.size <= steps:  # the whole Hessian needs no more products than Lanczos, and compiles in a third of the time
         return jnp.max(jnp.abs(jnp.linalg.eigvalsh(jax.jacfwd(gradient)(flat))))
 
     def hessian_times(v: jax.Array) -> jax.Array:
@@ -57,10 +57,10 @@ def largest_eigenvalue(function: Callable[[Pytree], jax.Array], point: Pytree, s
         basis, diagonal, off = state
         image = hessian_times(basis[i])
         diagonal = diagonal.at[i].set(jnp.vdot(basis[i], image))
-        for _ in range(2):  # twice is enough (Kahan)
+        for _ in range(2):  # orthogonalising twice is enough (Kahan)
             image = image - basis.T @ (basis @ image)
         norm = jnp.linalg.norm(image)
-        # A vanishing remainder means an invariant subspace: the zero vector then adds only zero eigenvalues.
+        # A vanishing remainder means an invariant subspace; continuing with the zero vector adds only zero eigenvalues.
         seen = jnp.maximum(jnp.max(jnp.abs(diagonal)), jnp.max(off))
         safe = norm > 1e3 * jnp.finfo(flat.dtype).eps * seen
         basis = basis.at[i + 1].set(jnp.where(safe, image / jnp.where(safe, norm, 1), 0))
@@ -73,9 +73,10 @@ def largest_eigenvalue(function: Callable[[Pytree], jax.Array], point: Pytree, s
 
 
 def largest_of_loss(loss: _HasValue, params: Pytree, clients: Clients, *, single_rows: bool) -> float:
-    """Estimate L' of a loss at a point, the largest curvature of any client, or 𝓛', that of any single row.
+    """Estimate a loss's L' at a point (the largest curvature of any client), or 𝓛' (the largest of any single row).
 
-    Of many clients or rows some are looked at, evenly spread over all. Padding never counts: every client's mean is over its own rows.
+    If there are many clients or rows, an evenly spaced selection is used. Padding never counts: a client's mean is over its own
+    rows.
 
     >>> import numpy as np
     >>> import twofold as tw
@@ -110,7 +111,7 @@ def _largest_row(loss: _HasValue, params: Pytree, clients: Clients) -> float:
 
 
 def spread(count: int, most: int) -> np.ndarray:
-    """At most so many of the numbers 0, …, count − 1, evenly spread, the first and the last among them.
+    """At most `most` of the numbers 0, …, count − 1, evenly spaced, including the first and the last.
 
     >>> spread(3, 5).tolist(), spread(9, 3).tolist()
     ([0, 1, 2], [0, 4, 8])

@@ -1,13 +1,13 @@
-"""A metric as a change of variables: w = s·R_w w̃ and β_m = R_m β̃_m, in which every block of ∇²F is at most I.
+"""Metrics: changes of variables w = s·R_w w̃ and β_m = R_m β̃_m in which every block of ∇²F is at most I.
 
 Each factor comes from the upper bound of its own block (see `model`), as R Rᵀ = P with P⁻¹ ⪰ block (formula 4):
 
-- "matrix": P is the inverse of the upper block. R_w needs the pooled second moments, d² numbers of each client once.
-- "diagonal": P⁻¹ = δ·D, with D the block's diagonal and δ at least λ_max(D^(-1/2)·block·D^(-1/2)). R_w needs d numbers of
-  each client for D, and then one more, its own part of δ = Σ p_m δ_m.
-- "scale": P⁻¹ = L·I, with L = Σ p_m L_m for w (one number of each client) and p_m L_m for β_m.
+- "matrix": P is the inverse of the upper block. R_w needs the pooled second moments, d² numbers from each client, once.
+- "diagonal": P⁻¹ = δ·D, where D is the block's diagonal and δ ≥ λ_max(D^(-1/2)·block·D^(-1/2)). R_w needs d numbers from each
+  client for D, and then one more for its part of δ = Σ p_m δ_m.
+- "scale": P⁻¹ = L·I, with L = Σ p_m L_m for w (one number from each client) and p_m L_m for β_m.
 
-Only sums over clients are needed, and nothing at all where the w-block has no data in it (the mixture). Every factor is
+The server needs only sums over clients, and nothing at all if the w-block contains no data (as in the mixture). Every factor is
 symmetric, R = Rᵀ. A matrix acts on the features of each class; an intercept counts as one more feature.
 """
 
@@ -31,16 +31,16 @@ Factor = jax.Array | Array
 Kind = Literal["matrix", "diagonal", "scale"]
 
 FLOOR = 1e-12
-"""Eigenvalues of a block are taken to be at least this fraction of its largest: a direction without any data or ridge."""
+"""Eigenvalues of a block are raised to at least this fraction of its largest, for directions without data or ridge."""
 
 
 @record
 class Metric:
-    """The factors R_w, (d, d), (d,) or (), and R_m with a leading client axis; None where a block is absent.
+    """The factors R_w, of shape (d, d), (d,) or (), and R_m with a leading client axis; None if a block is absent.
 
-    `w` and `beta` give the scaled w and the real β_m of new variables; the `…_inverse` lead back, and the `…_transpose`
-    take gradients to the new variables: ∇̃ = Rᵀ∇. Parameters are pytrees as the loss has them: one array of features
-    (by classes), or `weight` and `bias`. With `turned` their weights are (classes, features).
+    `w` and `beta` map new variables to the scaled w and the real β_m, the `…_inverse` methods map back, and the `…_transpose`
+    methods take gradients to the new variables: ∇̃ = Rᵀ∇. Parameters are pytrees as in the loss: one array (features, or features
+    × classes), or `weight` and `bias`. With `turned`, weights are (classes, features).
 
     >>> import numpy as np
     >>> metric = Metric(np.array([[2.0, 0.0], [0.0, 3.0]]), None, "matrix", False)
@@ -53,10 +53,10 @@ class Metric:
     kind: Kind = static()
     classes: bool = static()
     turned: bool = static(default=False)
-    opening_floats: int = static(default=0)  # what a client sends once, so that the server can know R_w
+    opening_floats: int = static(default=0)  # how many numbers a client sends once so that the server can compute R_w
 
     def w(self, new: Pytree) -> Pytree:
-        """R_w w̃: w in the scaled space; the real w is s times it."""
+        """R_w w̃, which is w in the scaled space; the real w is s times that."""
         return self._apply(self.shared, new)
 
     def w_inverse(self, scaled: Pytree) -> Pytree:
@@ -64,7 +64,7 @@ class Metric:
         return self._solve(self.shared, scaled)
 
     def w_transpose(self, gradient: Pytree) -> Pytree:
-        """R_wᵀ∇_w: the gradient in w̃ (and R_w is symmetric)."""
+        """R_wᵀ∇_w, the gradient in w̃ (R_w is symmetric)."""
         return self._apply(self.shared, gradient)
 
     def beta(self, factor: Factor | None, new: Pytree) -> Pytree:
@@ -76,7 +76,7 @@ class Metric:
         return self._solve(factor, real)
 
     def beta_transpose(self, factor: Factor | None, gradient: Pytree) -> Pytree:
-        """R_mᵀ∇_β: the gradient in β̃_m."""
+        """R_mᵀ∇_β, the gradient in β̃_m."""
         return self._apply(factor, gradient)
 
     def _apply(self, factor: Factor | None, x: Pytree) -> Pytree:
@@ -136,14 +136,14 @@ def _rows(leaf: Factor, classes: bool, turned: bool) -> jax.Array:
 
 
 def build(model: BlockCurvature, scale: float, kind: Kind) -> Metric:
-    """The metric of a kind for a model of the curvature, in float64 NumPy; `tree.cast` takes it to a run's precision."""
+    """The metric of one kind for a model of the curvature, in float64 NumPy; `tree.cast` converts it to a run's precision."""
     if kind not in get_args(Kind):
-        raise InputError(f"precondition is one of {', '.join(get_args(Kind))}, got {kind!r}.")
+        raise InputError(f"precondition must be one of {', '.join(get_args(Kind))}, got {kind!r}.")
     if kind == "matrix" and not model.kept:
         widest = max(model.a, model.b)
         raise InputError(
             f'precondition="matrix" needs a {widest} × {widest} matrix for each of {model.M} clients, which is too much '
-            f'(up to {WIDE} features, and half a gigabyte in all); use precondition="diagonal".'
+            f'(the limits are {WIDE} features, and half a gigabyte in all); use precondition="diagonal".'
         )
     shared = None if model.shared is None else _shared(model, scale, kind)
     private = None if model.private is None else _private(model, kind)
@@ -170,7 +170,7 @@ def _shared(model: BlockCurvature, scale: float, kind: Kind) -> Array:
     roots = diagonal**-0.5
     parts = s2 * model.high * p * model.data.ww * model.tops_in(model.shared, roots)
     delta = float(np.sum(parts)) + s2 * fixed * float(np.max(1 / diagonal))
-    return roots * min(delta, model.a) ** -0.5  # a matrix with ones on its diagonal has no eigenvalue above its size
+    return roots * min(delta, model.a) ** -0.5  # a matrix of size a with ones on its diagonal has no eigenvalue above a
 
 
 def _mean_diagonal(model: BlockCurvature) -> Array:
@@ -202,7 +202,7 @@ def private_roots(model: BlockCurvature) -> Array:
 
 
 def _floored(values: Array) -> Array:
-    """Values along the last axis, at least a tiny part of the largest; all ones where all are zero."""
+    """Raise the values along the last axis to at least FLOOR times the largest; if all are zero, return ones."""
     top = np.max(values, axis=-1, keepdims=True)
     return np.maximum(values, np.where(top > 0, FLOOR * top, 1.0))
 

@@ -1,17 +1,17 @@
-"""What is known of the Hessian of F over a linear loss before anything is solved: an arrow below and one above it.
+"""Arrow-shaped bounds of the Hessian of F for a linear loss, one from below and one from above, that hold everywhere.
 
 A linear loss is f'_m(θ) = mean_i ℓ(z_i·θ, y_i) + (l2/2)‖θ‖², and its link has a second derivative between κ_low and κ
 (logistic: 0 and ¼; softmax: 0 and ½, as matrices; squared: 1 and 1). So with the second moments G_m = Z_mᵀZ_m/n_m,
 
     κ_low G_m + l2·I ⪯ ∇²f'_m ⪯ κ G_m + l2·I,
 
-for each class column of θ. An objective adds up such losses, and penalties, at combinations x·w + y·β_m. Each of them
-puts its Hessian times (x, y)(x, y)ᵀ into the blocks of client m, so that the same two bounds hold for
+for each class column of θ. An objective is a sum of such losses and of penalties, at combinations x·w + y·β_m. Each of them
+adds its Hessian times (x, y)(x, y)ᵀ to the blocks of client m, so the same two bounds hold for
 
     [[H^ww, H^wβ], [H^βw, H^ββ]]_m = k·[[u G^ww, v G^wβ], [v G^βw, t G^ββ]]_m + [[a, b], [b, c]]_m ⊗ I
 
 with k = κ_low below and k = κ above, as matrices. `data` holds (u, v, t) and `fixed` holds (a, b, c) of every client.
-Everything here is in real, unscaled w and without the client's weight p_m; F's own blocks are s²Σp_m H^ww, s·p_m H^wβ
+Everything here is in real, unscaled w and without the client's weight p_m; the blocks of F itself are s²Σp_m H^ww, s·p_m H^wβ
 and p_m H^ββ.
 """
 
@@ -39,35 +39,35 @@ Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
 CHUNK = 2**22
-"""Numbers that one batch of clients may take."""
+"""The most numbers that one batch of clients may occupy."""
 
 ROOM = 2**26
-"""Numbers (half a gigabyte) up to which every client's blocks are kept at once."""
+"""All clients' blocks are kept at once if they take at most this many numbers (half a gigabyte)."""
 
 WIDE = 1000
-"""Features up to which matrices of their squared number are formed for w and for every client."""
+"""Matrices of size features × features are formed, for w and for each client, up to this many features."""
 
 
 POOLED = 4 * WIDE
-"""Features up to which the pooled second moments are formed; beyond, w has Σ p_m L_m."""
+"""The pooled second moments are formed up to this many features; beyond that, Σ p_m L_m bounds the curvature in w."""
 
 
 LIKELY = 0.25
-"""The curvature of a link that may be flat, as a part of the most it can have: what is likely near a solution."""
+"""For a link that may be flat: the curvature assumed near a solution, as a fraction of the largest."""
 
 
 class Features(NamedTuple):
-    """The columns of everyone's rows that one block of parameters is multiplied with, a one before them if asked for."""
+    """The columns of all clients' rows that one block of parameters multiplies, preceded by a one if there is an intercept."""
 
     x: np.ndarray
     columns: Index | None = None
     intercept: bool = False
     row_weights: np.ndarray | None = None
-    """How much each row counts; a row enters the second moments as √weight times itself."""
+    """How much each row counts; in the second moments, a row is multiplied by √weight."""
 
     @property
     def width(self) -> int:
-        """Numbers per class in this block."""
+        """The number of parameters per class in this block."""
         return (self.x.shape[1] if self.columns is None else len(self.columns)) + self.intercept
 
     def take(self, rows: Index) -> Array:
@@ -87,7 +87,7 @@ class Blocks(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What couples β_m with a w that is held fixed (data and fixed part, see `Blocks.wb`), and the norm of that w."""
+    """The coupling between β_m and a fixed w (its data part and its fixed part, see `Blocks.wb`), and the norm of that w."""
 
     data: Array
     fixed: Array
@@ -95,7 +95,7 @@ class Held(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """A term coefficient·f'_m(of_w·w + of_beta·β_m); numbers, or one per client."""
+    """A term coefficient·f'_m(of_w·w + of_beta·β_m); each field is one number, or one per client."""
 
     coefficient: ArrayLike
     of_w: ArrayLike
@@ -111,7 +111,7 @@ class Pull(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Some clients with equally many rows: their positions (m,), and the numbers of their rows (m, n)."""
+    """Some clients with equally many rows: their positions (m,), and the indices of their rows (m, n)."""
 
     positions: Index
     rows: Index
@@ -137,7 +137,7 @@ class BlockCurvature:
     data: Blocks
     fixed: Blocks
     determinant: tuple[Array, Array, Array]
-    slope: Array  # of each client: the link's first derivative, at most or (squared) its root mean square at score 0
+    slope: Array  # per client: a bound on the link's first derivative (squared loss: its root mean square at score 0)
     held: Held | None = None
 
     # --- facts --------------------------------------------------------------------------------------------------------
@@ -149,42 +149,42 @@ class BlockCurvature:
 
     @property
     def offsets(self) -> Index:
-        """Where each client's rows start if they stand one after the other, and the number of all rows at the end."""
+        """Where each client's rows start when all are concatenated, followed by the total number of rows."""
         return np.concatenate([[0], np.cumsum(self.counts)])
 
     @property
     def a(self) -> int:
-        """Numbers per class in w."""
+        """The number of parameters per class in w."""
         return 0 if self.shared is None else self.shared.width
 
     @property
     def b(self) -> int:
-        """Numbers per class in β_m."""
+        """The number of parameters per class in β_m."""
         return 0 if self.private is None else self.private.width
 
     @property
     def coupled(self) -> bool:
-        """Whether the lower bound has any block between w and a β_m."""
+        """Whether the lower bound couples w with any β_m."""
         both = self.shared is not None and self.private is not None
         return both and bool(np.any(self.low * self.data.wb != 0) or np.any(self.fixed.wb != 0))
 
     @property
     def flat(self) -> bool:
-        """Whether the lower bound is a multiple of the identity in every block: the link may be flat."""
+        """Whether every block of the lower bound is a multiple of the identity, because the link may be flat."""
         return self.low == 0
 
     @property
     def exact(self) -> bool:
-        """Whether the lower bound has second moments in it, and there is room for them."""
+        """Whether the lower bound contains second moments, and there is room to form them."""
         return not self.flat and (self.kept if self.private is not None else self.a <= POOLED)
 
     @property
     def kept(self) -> bool:
-        """Whether there is room for a matrix of every client's."""
+        """Whether there is room for one matrix per client."""
         return max(self.a, self.b) <= WIDE and self.M * max(self.b, 1) * max(self.a, self.b, 1) <= ROOM
 
     def alone(self, norm: float) -> BlockCurvature:
-        """The model with w held fixed, at a point of this norm: only the β_m are left (the second stage of Λ = ∞)."""
+        """The model with w fixed at a point of this norm, so that only the β_m are free (the second stage of Λ = ∞)."""
         zero = np.zeros(self.M)
         blocks = [Blocks(zero, zero, part.bb) for part in (self.data, self.fixed)]
         return replace(
@@ -198,24 +198,24 @@ class BlockCurvature:
         )
 
     def shifted(self, norms: Array, ridge: float) -> BlockCurvature:
-        """The model of losses at θ + o_m, with an offset o_m of each client that does not move; `norms` are ‖o_m‖.
+        """The model of the losses at θ + o_m, with a constant offset o_m for each client; `norms` are the ‖o_m‖.
 
-        The Hessian is the same. Rounding is not: a score at θ = 0 is z·o_m, and the ridge has o_m in it (see
-        `certificate._rounding`, where the slope stands for all that is there at θ = 0).
+        The Hessian does not change, but rounding does: the score at θ = 0 is now z·o_m, and the ridge depends on o_m. The slope
+        covers both, because `certificate._rounding` uses it for everything that is not zero at θ = 0.
         """
         size = np.sqrt(np.maximum(self.traces[0], np.finfo(float).tiny))
         return replace(self, slope=self.slope + (2 * self.high * size + ridge / size) * norms)
 
     def likely(self) -> BlockCurvature:
-        """The model with a lower bound that is likely, not certified, where the link may be flat.
+        """The model with a likely, not certified, lower bound for a link that may be flat; use it to compare metrics.
 
-        A certified ν cannot see what a matrix gains for such a link: along the features with the largest second moments
-        it must allow for no curvature at all, in every metric. To compare metrics, take this.
+        For such a link, a certified ν cannot show what a matrix metric gains: in every metric it must allow for zero curvature
+        along the features with the largest second moments.
         """
         return replace(self, low=max(self.low, LIKELY * self.high))
 
     def of_clients(self, positions: Index) -> BlockCurvature:
-        """The model of some of the clients, whose weights are brought to a sum of one."""
+        """The model of some of the clients, with their weights rescaled to sum to one."""
         weights = self.weights[positions]
         return replace(
             self,
@@ -235,7 +235,7 @@ class BlockCurvature:
     # --- second moments -----------------------------------------------------------------------------------------------
 
     def groups(self, width: int, square: int = 0) -> Iterator[Group]:
-        """All clients, grouped by their number of rows n, as many at once as fit at n·width + square numbers each."""
+        """Groups of clients with the same number of rows n, in batches that fit `CHUNK` at n·width + square numbers each."""
         order = np.argsort(self.counts, kind="stable")
         first = np.flatnonzero(np.diff(self.counts[order], prepend=-1))
         for group in np.split(order, first[1:]):
@@ -257,7 +257,7 @@ class BlockCurvature:
 
     @cached_property
     def spectrum(self) -> tuple[Array, Array]:
-        """Eigenvalues (M, b), not negative, and eigenvectors (M, b, b) of the private second moments."""
+        """Eigenvalues (M, b), clipped at zero, and eigenvectors (M, b, b) of the private second moments."""
         assert self.private is not None
         values, vectors = np.linalg.eigh(self.moments(self.private))
         return np.maximum(values, 0.0), vectors
@@ -270,7 +270,7 @@ class BlockCurvature:
 
     @cached_property
     def tops(self) -> tuple[Array, Array]:
-        """The largest eigenvalue of G^ww and of G^ββ of every client, with a margin for rounding."""
+        """The largest eigenvalues of every client's G^ww and G^ββ, plus a margin for rounding."""
         of_w = np.zeros(self.M) if self.shared is None else self._extremes(self.shared)[1]
         if self.private is None:
             return of_w, np.zeros(self.M)
@@ -278,15 +278,15 @@ class BlockCurvature:
 
     @cached_property
     def bottoms(self) -> Array:
-        """The smallest eigenvalue of the private second moments of every client, less a margin for rounding."""
+        """The smallest eigenvalue of every client's private second moments, minus a margin for rounding."""
         return np.zeros(self.M) if self.private is None else self._extremes(self.private)[0]
 
     def smallest(self, features: Features | None) -> Array:
-        """The smallest eigenvalue of the second moments of these features of every client, less a margin for rounding."""
+        """The smallest eigenvalue of every client's second moments of these features, minus a margin for rounding."""
         return np.zeros(self.M) if features is None else self._extremes(features)[0]
 
     def tops_in(self, features: Features, roots: Array) -> Array:
-        """The largest eigenvalue of D·G_m·D of every client, with D = diag(roots), (k,) or each client's own (M, k)."""
+        """The largest eigenvalue of every client's D·G_m·D, where D = diag(roots); `roots` is (k,), or (M, k) if D varies by client."""
         return self._extremes(features, roots)[1]
 
     def _extremes(self, features: Features, roots: Array | None = None) -> tuple[Array, Array]:
@@ -296,7 +296,7 @@ class BlockCurvature:
             z, n = features.take(rows), rows.shape[1]
             if roots is not None:
                 z = z * (roots if roots.ndim == 1 else roots[positions][:, None, :])
-            # The same nonzero spectrum, whichever product is smaller.
+            # Both products have the same nonzero spectrum: form the smaller one.
             gram = (z.swapaxes(1, 2) @ z if k <= n else z @ z.swapaxes(1, 2)) / n
             values = np.linalg.eigvalsh(gram)
             margin = 4 * gram.shape[-1] * np.finfo(float).eps * values[:, -1]
@@ -307,7 +307,7 @@ class BlockCurvature:
 
     @cached_property
     def pooled(self) -> Array:
-        """Σ p_m u_m G^ww_m, (a, a): all that the server needs to know of everyone's features."""
+        """Σ p_m u_m G^ww_m, (a, a): all that the server needs to know about the clients' features."""
         assert self.shared is not None
         k, share = self.a, self.weights * self.data.ww
         total = np.zeros((k, k))
@@ -341,15 +341,15 @@ class BlockCurvature:
     # --- blocks as functions of an eigenvalue ---------------------------------------------------------------------------
 
     def private_block(self, k: float, g: Array) -> Array:
-        """k·t·g + c: the eigenvalues of H^ββ_m where those of G^ββ_m are g, of shape (M, …)."""
+        """k·t·g + c: the eigenvalues of H^ββ_m, if g, of shape (M, …), are those of G^ββ_m."""
         return _each(k * self.data.bb, g) * g + _each(self.fixed.bb, g)
 
     def cross_block(self, k: float, g: Array) -> Array:
-        """k·v·g + b: those of H^wβ_m, where w and β have the same features."""
+        """k·v·g + b: the eigenvalues of H^wβ_m, if w and β have the same features."""
         return _each(k * self.data.wb, g) * g + _each(self.fixed.wb, g)
 
     def eliminated(self, k: float, g: Array) -> Array:
-        """H^ww − (H^wβ)²/H^ββ, as det/H^ββ, in which nothing cancels; where w and β have the same features."""
+        """H^ww − (H^wβ)²/H^ββ, computed as det/H^ββ so that nothing cancels; only if w and β have the same features."""
         h = k * g
         d0, d1, d2 = (_each(part, g) for part in self.determinant)
         under = self.private_block(k, g)
@@ -359,7 +359,7 @@ class BlockCurvature:
 
 
 def _each(values: Array, like: Array) -> Array:
-    """One number per client, with as many trailing axes as `like` has."""
+    """One number per client, with as many trailing axes as `like`, so that they broadcast."""
     return values.reshape(-1, *(1,) * (like.ndim - 1))
 
 
@@ -367,7 +367,7 @@ def _each(values: Array, like: Array) -> Array:
 
 
 def of_terms(loss: Linear, clients: Clients, terms: Sequence[Loss | Pull]) -> BlockCurvature:
-    """The model of an objective that is a sum of `terms`, in which w and β_m are each nothing or all parameters of f'.
+    """The model of an objective that is a sum of `terms`; w and β_m are each either empty or a full set of f''s parameters.
 
     >>> import numpy as np, twofold as tw
     >>> clients = tw.Clients.from_list([(np.eye(2), np.zeros(2)), (2 * np.eye(2), np.ones(2))])
@@ -383,7 +383,7 @@ def of_terms(loss: Linear, clients: Clients, terms: Sequence[Loss | Pull]) -> Bl
         )
         for term in terms
     ]
-    # Each term weighs (x, y)(x, y)ᵀ by d·h + f, with h standing for the loss's data part κG.
+    # Each term contributes (d·h + f)·(x, y)(x, y)ᵀ, where h stands for the loss's data part κG.
     pieces = [(c * (kind is Loss), c * (l2 if kind is Loss else 1.0), x, y) for kind, c, x, y in spread]
     zero = np.zeros(M)
     blocks = [
@@ -391,7 +391,7 @@ def of_terms(loss: Linear, clients: Clients, terms: Sequence[Loss | Pull]) -> Bl
     ]
     det = [zero, zero, zero]
     for i, (d, f, x, y) in enumerate(pieces):
-        for d2, f2, x2, y2 in pieces[:i]:  # Cauchy and Binet: a determinant of such a sum has only positive terms
+        for d2, f2, x2, y2 in pieces[:i]:  # Cauchy–Binet: the determinant of such a sum has only nonnegative terms
             area = (x * y2 - x2 * y) ** 2
             det = [det[0] + f * f2 * area, det[1] + (d * f2 + f * d2) * area, det[2] + d * d2 * area]
     features = Features(clients.x, None, loss.intercept, clients.row_weights)
@@ -436,12 +436,12 @@ def of_parts(loss: Linear, clients: Clients, shared: Features, private: Features
 
 
 def _link(loss: Linear) -> tuple[float, float]:
-    """κ_low and κ: only a quadratic link has a smallest curvature of its own; the others are flat at infinity."""
+    """κ_low and κ: only the quadratic link has κ_low > 0; the others become flat at infinity."""
     return (loss.link.curvature if loss.link.labels is None else 0.0), loss.link.curvature
 
 
 def _slope(loss: Linear, clients: Clients) -> Array:
-    """|∂ℓ/∂score|: at most 1 for logistic, √2 for softmax; |y| at score 0 for squared."""
+    """Bounds on |∂ℓ/∂score|: 1 for logistic, √2 for softmax; for squared, the root mean square of |y|, its value at score 0."""
     if loss.link.labels is not None:
         return np.full(len(clients), 1.0 if loss.link.outputs is None else float(np.sqrt(2)))
     squares = np.asarray(clients.y, np.float64) ** 2 * (1.0 if clients.row_weights is None else clients.row_weights)

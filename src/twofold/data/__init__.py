@@ -2,9 +2,9 @@
 
 - `images.load("mnist")` and `school.load()` read the canonical files, checked by md5;
 - `normalise` holds the two normalisations of the paper;
-- `partition` says which client gets which rows, `picture` draws it;
-- `synthetic` makes the paper's generated data, number for number;
-- `REGISTRY` has every data set by name, `load("digits")` loads one as a `Dataset`, and `tables` reads your own file.
+- `partition` decides which client gets which rows, and `picture` draws the result;
+- `synthetic` generates the paper's synthetic data, number for number;
+- `REGISTRY` lists every data set by name, `load("digits")` loads one as a `Dataset`, and `tables` reads your own file.
 
 Importing this needs only NumPy; functions that use matplotlib, rich or scipy.io import them when called.
 """

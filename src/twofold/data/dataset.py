@@ -1,4 +1,4 @@
-"""What every loader returns: rows, whose they are where the data says so, and where they come from."""
+"""The type that every loader returns: rows, their owners if the data names them, and their source."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["Dataset"]
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Rows of features `x` and targets `y`, a sentence on where they come from, and each row's `owner` if it has one.
+    """Rows of features `x` and targets `y`, a sentence on their `provenance`, and each row's `owner` if the data names them.
 
-    `tw.Clients.from_groups(data.x, data.y, data.owner)` makes clients of data with owners; rows without owners are
-    dealt out by one of `tw.data.partition`.
+    If there are owners, `tw.Clients.from_groups(data.x, data.y, data.owner)` makes the clients. If not, a function in
+    `tw.data.partition` divides the rows between clients.
 
     >>> data = Dataset(np.eye(2), np.array([0, 1]), "Made up.")
     >>> data.x.shape, data.owner
@@ -36,7 +36,7 @@ class Dataset:
         provenance: str,
         names: Sequence[str] | Sequence[int] | None = None,
     ) -> Dataset:
-        """Put the rows of several clients into one table; the clients are numbered unless they have names.
+        """Put the rows of several clients into one table; without `names`, the clients are numbered.
 
         >>> Dataset.of_clients(
         ...     [(np.ones((2, 3)), np.zeros(2)), (np.ones((1, 3)), np.ones(1))], "Made up."

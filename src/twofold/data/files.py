@@ -1,9 +1,9 @@
-"""Find a data file on this machine, or download it, and never hand out one whose checksum is wrong.
+"""Find a data file on this machine or download it, and never return one whose checksum is wrong.
 
-If the caller names a `folder`, only that one is searched. Otherwise the order is the folder in the environment variable
-`TWOFOLD_DATA`, the user's cache folder, the network. Every such folder has the same layout: `mnist/`, `fashion-mnist/`,
-`kmnist/`, `cifar-10-batches-bin/`, `school/`. Downloads are made by pooch, which writes to a temporary file, checks the
-checksum and only then moves the file into place: a file with its real name is always whole.
+If the caller names a `folder`, only that one is searched. Otherwise the search goes through the folder in the environment
+variable `TWOFOLD_DATA`, the user's cache folder and the network, in this order. Every such folder has the same layout: `mnist/`,
+`fashion-mnist/`, `kmnist/`, `cifar-10-batches-bin/`, `school/`. pooch makes the downloads: it writes to a temporary file, verifies
+the checksum and only then moves the file into place, so a file under its real name is always complete.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ TIMEOUT_SECONDS = 30.0
 _CHUNK = 1 << 18
 
 Folder = str | os.PathLike[str] | None
-"""A data folder that the caller names; None for the usual ones."""
+"""A data folder that the caller names; None for the default folders."""
 
 Downloader = Callable[[str, str, Any], None]
-"""A pooch downloader: (url, path of the output file, the calling Pooch or None). HTTP unless a test says otherwise."""
+"""A pooch downloader: (url, path of the output file, the calling Pooch or None). HTTP unless a test passes another."""
 
 
 class DataError(TwofoldError, RuntimeError):
-    """A data file is missing, damaged or unreachable; the message is one sentence that says what to do.
+    """A data file is missing, damaged or unreachable; the message says what to do.
 
     >>> issubclass(DataError, RuntimeError)
     True
@@ -49,7 +49,7 @@ class DataError(TwofoldError, RuntimeError):
 
 @dataclass(frozen=True)
 class DataFile:
-    """One canonical file: where it belongs, what it must contain, where the public can get it.
+    """One canonical file: where it belongs, its checksum, and its public address.
 
     >>> file = DataFile("mnist", "t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c", "https://…", 4_542)
     >>> file.expected
@@ -60,7 +60,7 @@ class DataFile:
     name: str
     md5: str
     url: str
-    size: int | None = None  # in bytes; None where only the checksum is published
+    size: int | None = None  # in bytes; None if only the checksum is published
 
     @property
     def relative(self) -> Path:
@@ -69,12 +69,12 @@ class DataFile:
 
     @property
     def expected(self) -> str:
-        """What a correct copy looks like, for messages."""
+        """A description of a correct copy, for messages."""
         return f"md5 {self.md5}" + (f", {self.size:,} bytes" if self.size is not None else "")
 
 
 def cache_folder() -> Path:
-    """The folder where downloads are kept for this user.
+    """The folder that keeps this user's downloads.
 
     >>> cache_folder().name
     'data'
@@ -85,7 +85,7 @@ def cache_folder() -> Path:
 
 
 def roots(folder: Folder = None) -> tuple[Path, ...]:
-    """The data folders to look in, in order; downloads go to the last one.
+    """The data folders to search, in order; downloads go to the last one.
 
     >>> [str(root) for root in roots("/some/folder")]
     ['/some/folder']
@@ -99,8 +99,8 @@ def roots(folder: Folder = None) -> tuple[Path, ...]:
 def find(file: DataFile, folder: Folder = None) -> Path | None:
     """The first copy of a file on this machine, verified, or None if there is none.
 
-    A copy with a wrong checksum is an error and not a reason to look further: silently using another copy would
-    leave users believing that theirs is fine. Nothing is ever deleted or overwritten here.
+    A copy with a wrong checksum is an error, not a reason to search further: if another copy were used silently, users would
+    believe that theirs is intact. Nothing is ever deleted or overwritten here.
 
     >>> file = DataFile("mnist", "labels.gz", "ec29112dd5afa0611ce80d1b7f02629c", "https://…", 4_542)
     >>> find(file, "/nowhere") is None
@@ -108,7 +108,7 @@ def find(file: DataFile, folder: Folder = None) -> Path | None:
     """
     for root in roots(folder):
         path = root / file.relative
-        if os.path.lexists(path):  # a dangling link is a damaged copy too, and deserves a message
+        if os.path.lexists(path):  # also true for a dangling link, which is reported as a damaged copy
             verify(path, file)
             return path
     return None
@@ -149,7 +149,7 @@ def verify(path: Path, file: DataFile) -> None:
 
 
 def _download(file: DataFile, target: Path, folder: Folder, downloader: Downloader | None) -> Path:
-    """Download a file into the folder `target`; any failure becomes one sentence, and leaves nothing behind."""
+    """Download a file into the folder `target`; any failure raises a DataError and leaves nothing behind."""
     pooch = require("pooch", f"Downloading {file.name}", "paper")
     from requests import RequestException  # comes with pooch
 
@@ -161,18 +161,18 @@ def _download(file: DataFile, target: Path, folder: Folder, downloader: Download
                 progressbar=received,
                 chunk_size=_CHUNK,
                 timeout=TIMEOUT_SECONDS,
-                # The checksum is that of the file itself, so a server must not compress it once more.
+                # The checksum is that of the file itself, so the server must not compress it for transport.
                 headers={"User-Agent": "twofold", "Accept-Encoding": "identity"},
                 hooks={"response": received.opened},
             )
             path = Path(pooch.retrieve(file.url, f"md5:{file.md5}", file.name, target, downloader=get))
-        path.chmod(0o666 & ~_umask())  # pooch's temporary files are for the user's eyes only
+        path.chmod(0o666 & ~_umask())  # pooch's temporary files are readable by the user only
     except RequestException as error:
         raise DataError(
             f"{file.name} is not on this machine and {file.url} could not be downloaded ({_reason(error)}"
             f"{received.so_far}): put a copy ({file.expected}) {_places(file, folder)}."
         ) from error
-    except ValueError as error:  # pooch's word for a wrong checksum
+    except ValueError as error:  # pooch raises ValueError for a wrong checksum
         raise DataError(
             f"The download of {file.url} is corrupt or another file (expected {file.expected}); nothing was kept, so try "
             f"again, or put a correct copy {_places(file, folder)}."
@@ -183,7 +183,7 @@ def _download(file: DataFile, target: Path, folder: Folder, downloader: Download
 
 
 class _Received:
-    """Counts what arrives, for pooch: a progress bar on a terminal, and an end to a download that never ends."""
+    """The progress bar that pooch updates; it also aborts a download that is longer than the file should be."""
 
     def __init__(self, file: DataFile) -> None:
         from rich.console import Console
@@ -214,23 +214,23 @@ class _Received:
         return f" after {self._bytes:,} bytes" if self._bytes else ""
 
     def update(self, count: int) -> None:
-        """Take note of another chunk (pooch counts the last one as a whole one)."""
+        """Count another chunk (pooch counts the last, shorter chunk as a full one)."""
         self._bytes += count
         self._bar.update(self._task, completed=self._bytes, total=self.total or self._file.size)
         if self._file.size is not None and self._bytes > self._file.size + _CHUNK:
-            raise ValueError("longer than the file")  # whatever this is, do not fill the disk with it
+            raise ValueError("longer than the file")  # not the file we want: do not fill the disk with it
 
     def reset(self) -> None:
-        """Start to count again; pooch does so at the end, to fill up the bar."""
+        """Restart the count; pooch does this at the end, before it sets the bar to its full length."""
         self._bytes = 0
 
     def close(self) -> None:
-        """Nothing to close: the bar ends with the context."""
+        """Do nothing: the bar ends with the context."""
 
 
 @contextmanager
 def _quiet(log: logging.Logger) -> Generator[None]:
-    """Without pooch's line on every download: there is a progress bar."""
+    """Silence pooch's log line for every download, because there is a progress bar."""
     level = log.level
     log.setLevel(logging.WARNING)
     try:
@@ -240,7 +240,7 @@ def _quiet(log: logging.Logger) -> Generator[None]:
 
 
 def _umask() -> int:
-    mask = os.umask(0)  # there is no way to ask without setting it
+    mask = os.umask(0)  # the mask can only be read by setting it
     os.umask(mask)
     return mask
 
@@ -255,11 +255,11 @@ def fetch_members(
     *,
     downloader: Downloader | None = None,
 ) -> tuple[Path, ...]:
-    """Take the named members, each verified, out of a `tar.gz` that is found on this machine or else downloaded.
+    """Extract the named members, each verified, from a `tar.gz` that is found on this machine or else downloaded.
 
-    They go to the last data folder. Members are looked up by their exact name and must be plain files; nothing is
-    extracted to a path that the archive chooses (which is why pooch's own unpacking is not used). A member that is
-    already in place is verified and left alone. A downloaded archive is deleted afterwards, one that was found stays.
+    They go to the last data folder. Members are looked up by their exact name and must be plain files. Nothing is extracted to a
+    path that the archive chooses, which is why pooch's own unpacking is not used. A member that is already in place is verified
+    and left alone. A downloaded archive is deleted afterwards; one that was found stays.
     """
     targets = tuple(roots(folder)[-1] / member.relative for member in members)
     found = find(archive, folder)
@@ -281,7 +281,7 @@ def fetch_members(
 
 @contextmanager
 def _downloaded(archive: DataFile, beside: Path, folder: Folder, downloader: Downloader | None) -> Generator[Path]:
-    """A downloaded archive in a hidden folder beside its members' places, deleted afterwards."""
+    """Download an archive to a hidden folder next to where its members belong, and delete it afterwards."""
     with _temporary_folder(beside, archive) as hidden:
         yield _download(archive, hidden, folder, downloader)
 
@@ -301,14 +301,14 @@ def _extract(tar: tarfile.TarFile, archive: DataFile, member: DataFile, target: 
             while chunk := source.read(_CHUNK):
                 sink.write(chunk)
             sink.flush()
-            os.fsync(sink.fileno())  # the name must never appear before the bytes, even if the power goes
+            os.fsync(sink.fileno())  # the name must never appear before the bytes, even if the power fails
         verify(part, member)
         part.replace(target)
 
 
 @contextmanager
 def _temporary_folder(beside: Path, file: DataFile) -> Generator[Path]:
-    """A hidden folder on the same disk as the final place, deleted with all that is in it."""
+    """A hidden folder on the same disk as the final place; it and its content are deleted afterwards."""
     try:
         beside.mkdir(parents=True, exist_ok=True)
         hidden = tempfile.TemporaryDirectory(dir=beside, prefix=".", suffix=".part")
@@ -318,7 +318,7 @@ def _temporary_folder(beside: Path, file: DataFile) -> Generator[Path]:
         yield Path(name)
 
 
-# --- words --------------------------------------------------------------------------------------------------------------
+# --- messages -----------------------------------------------------------------------------------------------------------
 
 
 def _unwritable(folder: Path, file: DataFile, error: OSError) -> DataError:
@@ -343,7 +343,7 @@ def _damage(size: int, file: DataFile) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """The cause in a few words: an HTTP status, or the operating system's own at the bottom of a chain of exceptions."""
+    """The cause in a few words: an HTTP status, or the operating system's text from the innermost exception of the chain."""
     response = getattr(error, "response", None)
     if response is not None:
         return f"HTTP {response.status_code} {response.reason}"

@@ -1,7 +1,7 @@
 """MNIST, Fashion-MNIST, KMNIST and CIFAR-10, read from their canonical files.
 
-Training and test files are pooled, because federated experiments split the rows between clients anew. Which files
-were really read is recorded in `ImageData.files`, with their checksums.
+Training and test files are pooled, because federated experiments split the rows between clients anyway. `ImageData.files`
+records which files were read, with their checksums.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["CATALOGUE", "ImageData", "ImageSet", "load", "read_idx"]
 
 @dataclass(frozen=True, eq=False)
 class ImageData:
-    """Images as rows in [0, 1], their labels, and the files that they came from.
+    """Images as rows of pixels in [0, 1], their labels, and the files that they came from.
 
     >>> import numpy as np
     >>> from twofold.data.images import ImageData
@@ -48,10 +48,10 @@ class ImageData:
 
 @dataclass(frozen=True)
 class ImageSet:
-    """The catalogue's entry for one data set: the files of its two parts, and how to get and read them.
+    """The catalogue's entry for one data set: the files of its training and test parts, and how to get and read them.
 
-    With an `archive`, every file is a CIFAR batch (labels and images together), and only the archive can be
-    downloaded. Without one, files come in pairs of images and labels.
+    With an `archive`, every file is a CIFAR batch that holds labels and images together, and only the archive can be downloaded.
+    Without one, files come in pairs of images and labels.
 
     >>> from twofold.data.images import CATALOGUE
     >>> [file.name for file in CATALOGUE["mnist"].parts["test"]]
@@ -61,7 +61,7 @@ class ImageSet:
     name: str
     parts: Mapping[str, tuple[DataFile, ...]]
     archive: DataFile | None = None
-    required: tuple[str, ...] = ("train", "test")  # the parts that must be there when the caller names none
+    required: tuple[str, ...] = ("train", "test")  # the parts that are fetched even if the caller names none
 
 
 def _idx_set(
@@ -146,16 +146,16 @@ def load(
     downloader: Downloader | None = None,
     catalogue: Mapping[str, ImageSet] = CATALOGUE,
 ) -> ImageData:
-    """Load a data set of images, as rows in [0, 1], pooled over its training and test files.
+    """Load a data set of images, as rows of pixels in [0, 1], pooled over its training and test files.
 
-    `name` is "mnist", "fashion-mnist", "kmnist" or "cifar10". Files are looked for in `folder` if one is given, else
-    in `TWOFOLD_DATA` and the user's cache folder, and downloaded if need be; each is checked against its md5.
+    `name` is "mnist", "fashion-mnist", "kmnist" or "cifar10". Files are looked for in `folder` if one is given, else in
+    `TWOFOLD_DATA` and the user's cache folder, and downloaded if need be. Each is checked against its md5.
 
-    `parts` names what is wanted of "train" and "test". Without it you get all of MNIST and Fashion-MNIST; of KMNIST
-    the test file (10,000 images) and the training file too if it is there; of CIFAR-10 whichever of the six batches
-    are there. A data set of which nothing is there is downloaded whole. Each part that you do name has to come from
-    somewhere, but for CIFAR-10 one of the five training batches is enough for "train": missing batches are not
-    downloaded while at least one of the part is there. What was read is in `files`, and as a sentence in `provenance`.
+    `parts` chooses from "train" and "test". Without it you get all of MNIST and Fashion-MNIST; KMNIST's test file (10,000 images),
+    and its training file if that is on this machine; and those of CIFAR-10's six batches that are on this machine. If no file of a
+    data set is on this machine, all of it is downloaded. A part that you name is downloaded if it is missing; for CIFAR-10's
+    "train", one of its five batches is enough, and the missing ones are not downloaded. `files` lists what was read, and
+    `provenance` says so in a sentence.
 
     `downloader` and `catalogue` are for tests.
 
@@ -205,7 +205,7 @@ def _fetch_pairs(
     folder: str | os.PathLike[str] | None,
     downloader: Downloader | None,
 ) -> list[_Located]:
-    """Images and labels of each part that is wanted, or that happens to be there."""
+    """The files of each part asked for; if none was named, of the required parts and those already on this machine."""
     asked = [part for part in image_set.parts if parts is None or part in parts]
     found = {part: [find(file, folder) for file in image_set.parts[part]] for part in asked}
     if parts is None and any(all(paths) for paths in found.values()):
@@ -225,7 +225,7 @@ def _fetch_batches(
     folder: str | os.PathLike[str] | None,
     downloader: Downloader | None,
 ) -> list[_Located]:
-    """The batches of each part that is wanted, out of those that are there; the archive if a part has none."""
+    """The batches on this machine of each part asked for; if a part has none, they come from the archive."""
     assert image_set.archive is not None
     wanted = [part for part in image_set.parts if parts is None or part in parts]
 
@@ -264,7 +264,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
         with gzip.open(path) as stream:
             content = stream.read()
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} is not a whole gzip file ({error}).") from error
+        raise DataError(f"{path} is not a complete gzip file ({error}).") from error
     # The header: two zero bytes, 8 for unsigned bytes, the number of axes, then each axis as a big-endian int32.
     axes = content[3] if len(content) >= 4 and content[:3] == b"\x00\x00\x08" else 0
     if axes == 0 or len(content) < 4 + 4 * axes:
@@ -273,7 +273,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     count = int(np.prod(shape, dtype=object))
     if len(content) != 4 + 4 * axes + count:
         raise DataError(
-            f"{path} announces an array {shape}, {count:,} bytes, but holds {len(content) - 4 - 4 * axes:,}."
+            f"{path} declares an array {shape}, {count:,} bytes, but holds {len(content) - 4 - 4 * axes:,}."
         )
     return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)
 
@@ -282,7 +282,9 @@ def _read_batch(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Read one batch of the binary version of CIFAR-10: a label and 3·32·32 bytes for each image."""
     content = np.fromfile(path, np.uint8)
     if content.size == 0 or content.size % 3073:
-        raise DataError(f"{path} has {content.size:,} bytes, which is not a number of CIFAR-10 records of 3,073 bytes.")
+        raise DataError(
+            f"{path} has {content.size:,} bytes, which is not a multiple of the 3,073 bytes of a CIFAR-10 record."
+        )
     records = content.reshape(-1, 3073)
     if records[:, 0].max() > 9:
         raise DataError(f"{path} has the label {records[:, 0].max()}, but CIFAR-10 labels are 0 to 9.")

@@ -15,9 +15,9 @@ _BLOCK = 64  # columns at a time
 def standardise(x: ArrayLike, reference: ArrayLike | None = None) -> NDArray[np.floating]:
     """Shift and scale every column to mean 0 and variance 1.
 
-    The mean and the variance (over n, not n - 1) are those of `reference`, by default of `x` itself. Pass the training
-    rows as `reference` to keep the test rows out of them. A column that is constant in the reference carries no
-    information and becomes 0. float32 stays float32, everything else becomes float64.
+    The mean and the variance (over n, not n - 1) are those of `reference`, by default of `x` itself. When you normalise test rows,
+    pass the training rows as `reference`. A column that is constant in the reference carries no information and becomes 0.
+    float32 stays float32; everything else becomes float64.
 
     >>> import twofold as tw
     >>> tw.data.normalise.standardise([[1.0, 5.0], [3.0, 5.0]]).tolist()
@@ -30,7 +30,7 @@ def standardise(x: ArrayLike, reference: ArrayLike | None = None) -> NDArray[np.
     if rows.shape[1] != x.shape[1]:
         raise InputError(f"x has {x.shape[1]} columns and the reference {rows.shape[1]}: they must agree")
     out = np.empty(x.shape, x.dtype)
-    # Sums are taken in float64; going by blocks of columns keeps that from doubling the memory several times over.
+    # Sums are taken in float64, in blocks of columns so that this does not multiply the memory.
     for start in range(0, x.shape[1], _BLOCK):
         block = slice(start, start + _BLOCK)
         mean, scale = _location_and_scale(rows[:, block].astype(np.float64))
@@ -39,7 +39,7 @@ def standardise(x: ArrayLike, reference: ArrayLike | None = None) -> NDArray[np.
 
 
 def _location_and_scale(rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and standard deviation of every column; exactly 0 deviation for a constant one."""
+    """The mean and standard deviation of every column; the deviation of a constant column is exactly 0."""
     mean = np.mean(rows, axis=0)
     # Exact comparison finds constant columns: their computed deviation is often a rounding error, not 0.
     varies = np.max(rows, axis=0) > np.min(rows, axis=0)

@@ -1,6 +1,6 @@
-"""Who gets which rows: five ways to split a data set between clients, each deterministic in its seed.
+"""Five ways to split a data set between clients, each deterministic in its seed.
 
-Each gives a `Partition` of row numbers. No row ever goes to two clients, or to both training and testing.
+Each returns a `Partition` of row numbers. No row ever goes to two clients, or to both training and testing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Partition:
     train: tuple[Rows, ...]
     test: tuple[Rows, ...]
     names: tuple[str, ...]
-    labels: tuple[tuple[int, ...], ...]  # the labels that each client has; empty where the split did not look at labels
+    labels: tuple[tuple[int, ...], ...]  # each client's labels; empty if the split does not use labels
     description: str
 
     def __post_init__(self) -> None:
@@ -56,19 +56,19 @@ class Partition:
     def take(
         self, x: NDArray[_X], y: NDArray[_Y]
     ) -> tuple[list[tuple[NDArray[_X], NDArray[_Y]]], list[tuple[NDArray[_X], NDArray[_Y]]]]:
-        """Give the data itself: one `(x, y)` per client for training, and one per client for testing."""
+        """Return the data itself: one `(x, y)` per client for training, and one per client for testing."""
         return [(x[rows], y[rows]) for rows in self.train], [(x[rows], y[rows]) for rows in self.test]
 
 
 def by_labels(
     y: ArrayLike, clients: int = 20, labels_per_client: int = 2, train: int = 100, test: int = 300, seed: int = 0
 ) -> Partition:
-    """Give each client the same number of rows, of only a few labels (the paper's split of the images).
+    """Give each client the same number of rows, with only a few different labels (the paper's split of the images).
 
-    Every client gets `labels_per_client` distinct labels (the paper's K), `train` training and `test` test rows. All
-    labels are given out equally often, or differ by one; within a client the rows per label are equal or differ by
-    one, for training and testing alike. Rows are drawn without replacement. So no client's test image is a training
-    image of another client, unlike in the published runs.
+    Each client gets `labels_per_client` distinct labels (the paper's K), `train` training rows and `test` test rows. Labels are
+    given to equally many clients, to within one. A client has equally many rows of each of its labels, to within one, for training
+    and testing alike. Rows are drawn without replacement, so unlike in the published runs, no client's test image is another
+    client's training image.
 
     >>> import numpy as np
     >>> import twofold as tw
@@ -93,7 +93,7 @@ def by_labels(
     for m, mine in enumerate(chosen):
         for use, rows in enumerate((train, test)):
             base, extra = divmod(rows, labels_per_client)
-            # The odd rows are taken where most are left, so that they do not exhaust a label that is nearly used up.
+            # The remainder is taken from the labels with the most rows left, so that no scarce label runs out.
             by_plenty = mine[np.lexsort((random.permutation(len(mine)), -left[mine]))]
             shares[m, mine, use] = base
             shares[m, by_plenty[:extra], use] += 1
@@ -126,12 +126,12 @@ def by_labels(
 def unequal_labels(
     y: ArrayLike, clients: int = 20, labels_per_client: int = 2, seed: int = 0, test: float = 0.25, min_rows: int = 2
 ) -> Partition:
-    """Give each client rows of only a few labels, in unequal numbers; every row is used (the split that PFLlib calls pathological).
+    """Give each client unequal numbers of rows of only a few labels, and use every row (PFLlib's "pathological" split).
 
-    Each label in turn goes to the first clients that have fewer than `labels_per_client`, to equally many (or differing by one):
-    with 20 clients and two of ten labels each, the first four have labels 0 and 1, the next four 2 and 3. Of a label that k clients
-    have, each but the last gets at random between a tenth and the whole of a k-th, and the last one gets what is left. The fraction
-    `test` of each client's rows is set aside.
+    Each label in turn goes to the first clients that still have fewer than `labels_per_client` labels; all labels go to equally
+    many clients, to within one. With 20 clients and two of ten labels each, the first four clients have labels 0 and 1, the next
+    four 2 and 3. If k clients share a label with n rows, each but the last gets a random number of rows between n/(10k) and n/k,
+    and the last gets the rest. The fraction `test` of each client's rows is set aside for testing.
 
     >>> import numpy as np
     >>> import twofold as tw
@@ -149,7 +149,8 @@ def unequal_labels(
         raise InputError(f"{labels_per_client=} distinct labels were asked for, but y has only {len(values)}")
     if clients * labels_per_client < len(values):
         raise InputError(
-            f"{clients} clients with {labels_per_client} labels each cannot hold all {len(values)} labels: take more of either"
+            f"{clients} clients with {labels_per_client} labels each cannot hold all {len(values)} labels: use more clients, "
+            "or more labels per client"
         )
     random = np.random.default_rng(seed)
     groups: list[list[Rows]] = [[] for _ in range(clients)]
@@ -176,12 +177,12 @@ def dirichlet(
     y: ArrayLike, clients: int, alpha: float, seed: int = 0, test: float = 0.2, min_rows: int = 2, tries: int = 100,
     level: bool = False,
 ) -> Partition:  # fmt: skip
-    """Split each label between the clients in proportions drawn from a Dirichlet distribution; every row is used.
+    """Split each label between the clients in proportions drawn from a Dirichlet distribution, using every row.
 
-    A small `alpha` gives each label to few clients, a large one spreads it evenly. The fraction `test` of each client's
-    rows is set aside at random, but a client always keeps one row for training. If some client gets fewer than
-    `min_rows` rows in all, everything is drawn again, up to `tries` times. With `level`, a client that has an equal share of all rows
-    gets no more of the labels that follow (as in PFLlib), so that sizes differ less.
+    A small `alpha` gives each label to few clients; a large one spreads it evenly. The fraction `test` of each client's rows is set
+    aside at random for testing, but a client always keeps one row for training. If some client gets fewer than `min_rows` rows in
+    all, the whole split is drawn again, up to `tries` times. With `level`, a client that has reached an equal share of all rows
+    gets no rows of the remaining labels (as in PFLlib), so that sizes differ less.
 
     >>> import numpy as np
     >>> import twofold as tw
@@ -231,10 +232,10 @@ def dirichlet(
 def power_law(
     n_rows: int, clients: int, exponent: float, seed: int = 0, min_rows: int = 2, test: float = 0.2
 ) -> Partition:
-    """Give client r a share of the rows proportional to r^(-exponent), r = 1, 2, …; every row is used, drawn at random.
+    """Give client r = 1, 2, … a random share of the rows proportional to r^(-exponent), using every row.
 
-    Clients come in order of size. Those whose share would be below `min_rows` get `min_rows`, at the cost of the
-    others. An exponent of 0 makes all clients equal.
+    Clients come in decreasing order of size. A client whose share would be below `min_rows` gets `min_rows`, and the others get
+    less. An exponent of 0 makes all clients equal.
 
     >>> import twofold as tw
     >>> parts = tw.data.partition.power_law(110, clients=3, exponent=1.0, test=0.0)
@@ -259,10 +260,10 @@ def power_law(
 
 
 def natural(groups: ArrayLike, test: float = 0.2, seed: int = 0) -> Partition:
-    """Make one client of each value in `groups`, such as a user, a school or a hospital; every row is used.
+    """Make one client per value in `groups`, such as a user, a school or a hospital, using every row.
 
-    Clients come in the sorted order of the values, which name them. The fraction `test` of each client's rows is set
-    aside at random, but a client always keeps one row for training.
+    Clients are named after the values and come in their sorted order. The fraction `test` of each client's rows is set aside at
+    random for testing, but a client always keeps one row for training.
 
     >>> import twofold as tw
     >>> parts = tw.data.partition.natural(["bob", "ann", "bob"], test=0.0)
@@ -290,13 +291,14 @@ REGISTRY: dict[str, Callable[..., Partition]] = {
     "power_law": power_law,
     "natural": natural,
 }
-"""The partitioners by name. The first argument is the labels `y`, the number of rows `n_rows`, or the owners `groups`."""
+"""The partitioners by name. Their first argument is the labels `y`, the number of rows `n_rows`, or the owners `groups`."""
 
 
 def _deal_labels(labels: int, clients: int, per_client: int, random: np.random.Generator) -> list[Rows]:
-    """Distinct labels for each client, always the least used ones with ties broken at random.
+    """Distinct labels for each client: always the least used so far, with ties broken at random.
 
-    Counts that differ by at most one before a client still do after it, hence the labels come out equally often.
+    If the labels' counts differ by at most one, they still do after another client, so all labels are used equally often, to
+    within one.
     """
     used = np.zeros(labels, np.int64)
     chosen: list[Rows] = []
@@ -308,9 +310,9 @@ def _deal_labels(labels: int, clients: int, per_client: int, random: np.random.G
 
 
 def _takers(labels: int, clients: int, per_client: int) -> list[list[int]]:
-    """The clients that have each label, equally many for all labels or differing by one: the first clients that still have room.
+    """The clients of each label: the first ones that still have room, equally many per label, to within one.
 
-    A client that has room for all labels that are left comes first, else it would end with too few.
+    Clients that need every remaining label come first, because otherwise they would end with too few labels.
     """
     room = np.full(clients, per_client)
     counts = np.diff(np.rint(np.linspace(0, clients * per_client, labels + 1)).astype(np.int64))
@@ -323,7 +325,7 @@ def _takers(labels: int, clients: int, per_client: int) -> list[list[int]]:
 
 
 def _below_level(shares: NDArray[np.float64], sizes: NDArray[np.integer], rows: int) -> NDArray[np.float64]:
-    """The shares of those who have less than an equal share of all rows, of whom there is always one."""
+    """The shares, rescaled to those clients that have less than an equal share of all rows; there is always at least one."""
     short = sizes < rows / len(sizes)
     kept = np.where(short, shares, 0.0)
     return kept / kept.sum() if kept.sum() > 0 else short / short.sum()
@@ -337,7 +339,7 @@ def _not_empty(sizes: Sequence[int], min_rows: int, remedy: str) -> None:
 
 def _power_law_sizes(n_rows: int, clients: int, exponent: float, min_rows: int) -> Rows:
     weights = np.arange(1, clients + 1, dtype=np.float64) ** -exponent
-    large = clients  # clients from here on are at the minimum; raising them lowers the rest, so look again
+    large = clients  # the clients after these get min_rows, which leaves less for the first ones: repeat until stable
     while True:
         ideal = weights[:large] / weights[:large].sum() * (n_rows - (clients - large) * min_rows)
         keep = int(np.count_nonzero(ideal >= min_rows))
@@ -346,7 +348,7 @@ def _power_law_sizes(n_rows: int, clients: int, exponent: float, min_rows: int) 
         large = max(keep, 1)
     sizes = np.full(clients, min_rows, np.int64)
     sizes[:large] = np.floor(ideal)
-    # The rows lost to rounding down go to the largest fractions; a stable order keeps the sizes decreasing.
+    # The rows lost by rounding down go to the largest fractions; a stable sort keeps the sizes decreasing.
     order = np.argsort(-(ideal - np.floor(ideal)), kind="stable")
     sizes[order[: n_rows - sizes.sum()]] += 1
     return sizes
@@ -386,7 +388,7 @@ def _numbered(clients: int) -> tuple[str, ...]:
 
 
 def _plain(value: Any) -> int:
-    """A label as a Python number, for messages and for `Partition.labels`."""
+    """A label as a plain Python number, for messages and for `Partition.labels`."""
     return value.item()
 
 

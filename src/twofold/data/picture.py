@@ -1,4 +1,4 @@
-"""A picture of who got what: the labels and the numbers of rows of every client."""
+"""A picture of a partition: each client's labels and numbers of rows."""
 # Matplotlib leaves parts of its signatures untyped.
 # pyright: reportUnknownMemberType=false
 
@@ -17,10 +17,10 @@ from twofold.extras import require
 
 __all__ = ["who_got_what"]
 
-# Blue and orange of Okabe and Ito's palette, which people with any colour blindness tell apart, and which differ in
-# lightness too, so that a grey print keeps them apart.
+# Blue and orange from Okabe and Ito's palette: people with any kind of colour blindness can tell them apart, and they also
+# differ in lightness, so they stay distinct in a grey print.
 _TRAIN, _TEST, _GRID = "#0072B2", "#E9B872", "#D9D9D9"
-_MOST_LABELS = 100  # beyond this a heat map of labels tells nothing; targets of a regression are such "labels"
+_MOST_LABELS = 100  # with more, a heat map of labels is useless (a regression's targets are many different "labels")
 _STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.size": 8,
@@ -37,10 +37,10 @@ _STYLE: dict[Any, Any] = {
 
 
 def who_got_what(partition: Partition, y: ArrayLike | None, path: str | os.PathLike[str]) -> Path:
-    """Draw the training rows of each client by label as a heat map, with bars for how many rows it has.
+    """Draw each client's training rows by label as a heat map, with a bar for its number of rows, and return the path.
 
-    `y` are the labels of all rows; without them, or with real-valued targets, there are only bars. The ending of
-    `path` chooses the format (png, pdf, svg). Returns the path.
+    `y` holds the labels of all rows; without them, or with real-valued targets, only the bars are drawn. The ending of `path`
+    chooses the format (png, pdf, svg).
 
     >>> import twofold as tw
     >>> parts = tw.data.partition.natural(["bob", "ann", "bob"], test=0.0)
@@ -60,14 +60,14 @@ def who_got_what(partition: Partition, y: ArrayLike | None, path: str | os.PathL
             _draw_heat_map(figure, partition, counts, labels)
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Without a date the same partition gives the same file.
+        # Without a date, the same partition always gives the same file.
         metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower())
         figure.savefig(path, dpi=200, facecolor="white", metadata=metadata)
     return path
 
 
 def _counts(partition: Partition, y: ArrayLike | None) -> tuple[NDArray[np.int64] | None, list[str]]:
-    """Training rows of each client and label, and the labels; None where labels make no sense."""
+    """The number of training rows of each client and label, and the labels; None if there are no labels to draw."""
     if y is None:
         return None, []
     values, label = np.unique(np.asarray(y), return_inverse=True)
@@ -87,8 +87,8 @@ def _draw_heat_map(figure: Any, partition: Partition, counts: NDArray[np.int64],
     figure.set_size_inches(6.6, height)
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(max(2.0, min(kinds / 5, 4.0)), 1.3))
 
-    # No rows are white, one row is already a little blue, and darker is more, so grey prints and all eyes agree.
-    # Colours go by the square root of the number, since clients often differ tenfold in size.
+    # White means no rows, and one row is already slightly blue. Darker means more, in grey prints too. The scale is the square
+    # root of the number, because clients often differ tenfold in size.
     colours = ListedColormap(colormaps["Blues"](np.linspace(0.06, 0.85, 256)))
     most = max(int(counts.max()), 1)
     image = left.pcolormesh(
@@ -164,7 +164,7 @@ def _sizes(partition: Partition) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _name_ticks(axis: Any, names: list[str], most_ticks: int) -> None:
-    """Name every position if there is room, else every second, fifth, tenth, …"""
+    """Label every position if there is room, else every second, fifth, tenth, …"""
     steps = (step * 10**power for power in range(9) for step in (1, 2, 5))
     step = next(s for s in steps if len(names) <= s * max(most_ticks, 1))
     axis.set_ticks(range(0, len(names), step), [textwrap.shorten(name, 24, placeholder="…") for name in names[::step]])

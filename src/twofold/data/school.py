@@ -1,4 +1,4 @@
-"""The School data: exam scores of 15,362 pupils in 139 schools of inner London, as `school.mat` of MALSAR."""
+"""The School data: exam scores of 15,362 pupils in 139 schools of inner London, from MALSAR's `school.mat`."""
 # SciPy comes without types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
@@ -23,10 +23,10 @@ FILE = DataFile(
     44_759,
 )
 
-# The file names no columns. These follow the usual description of the data, and the numbers bear it out: the groups
-# below are 0/1 indicators of which each pupil has exactly one (15 pupils have no band); girls' and boys' schools tell
-# the two genders apart; the bands are ordered by their pupils' scores and by their tie to the share in band 1. Nothing
-# in the numbers says which ethnic group or denomination is which, so those are numbered.
+# The file names no columns. These names follow the usual description of the data, and the numbers agree with it: each group
+# below consists of 0/1 indicators of which each pupil has exactly one (15 pupils have no band); the girls' and boys' schools show
+# which gender is which; the bands are identified by their pupils' scores and their correlation with the share in band 1. The
+# numbers do not show which ethnic group or denomination is which, so those are numbered.
 COLUMNS: tuple[str, ...] = (
     *(f"year {i}" for i in (1, 2, 3)),
     "free school meals (% of the school's pupils that year)",
@@ -63,11 +63,11 @@ def load(
 ) -> SchoolData:
     """Load the School data as one `(X, y)` per school.
 
-    The last of the 28 columns is constantly 1 (leave it out, or fit no intercept), the six before it are the same for
-    all pupils of a school, and each group of 0/1 columns adds up to 1. So a school's features never have full rank, and
-    least squares on one school needs a ridge. Rows are in the order of the file, which is sorted.
+    The last of the 28 columns is constantly 1 (leave it out, or fit no intercept), the six before it are the same for all pupils
+    of a school, and each group of 0/1 columns adds up to 1. So a school's features never have full rank, and least squares on one
+    school needs a ridge. Rows keep the order of the file, which is sorted.
 
-    The numbers are as in the file, unscaled. Schools have no names there, so they are numbered from 001.
+    The values are those of the file, unscaled. The file does not name the schools, so they are numbered from 001.
     `downloader` and `file` are for tests.
 
     >>> import twofold as tw

@@ -1,7 +1,7 @@
-"""The data sets by name. A new one is a function that returns a `Dataset`, and one line in `REGISTRY`.
+"""The data sets by name. To add one, write a function that returns a `Dataset`, and add a line to `REGISTRY`.
 
-The options of a data set are the arguments of its function: a configuration, the command line and `twofold list` read
-them off the signature. `Annotated[type, "text"]` says what an option means.
+A data set's options are the arguments of its function: configuration files, the command line and `twofold list` read them from
+its signature. `Annotated[type, "text"]` says what an option means.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ RowCount = Annotated[int, "rows of each client"]
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A data set in the registry: its loader, and what a configuration must know before anything is read.
+    """A data set in the registry: its loader, and what a configuration must know before any data are read.
 
-    `owned` says whether the rows come with their clients; the name of an option means: if that option is given.
-    `normalise` and `partition` are the defaults of [data] normalise and of [partition] for this data set.
+    `owned` says whether the data name each row's client; if it is the name of an option, they do when that option is given.
+    `normalise` and `partition` are this data set's defaults for [data] normalise and for [partition].
 
     >>> REGISTRY["digits"].normalise
     'none'
@@ -45,7 +45,7 @@ class Source:
     partition: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def is_owned(self, options: Mapping[str, Any]) -> bool:
-        """Whether the rows come with their clients, given the options of the loader.
+        """Whether the data name each row's client, given the loader's options.
 
         >>> REGISTRY["csv"].is_owned({"path": "a.csv"}), REGISTRY["csv"].is_owned({"path": "a.csv", "client": "user"})
         (False, True)
@@ -120,7 +120,7 @@ def _school(folder: Folder = None) -> Dataset:
 REGISTRY: dict[str, Source] = {
     "synthetic-mixture": Source(_synthetic_mixture, owned=True),
     "synthetic-weight-sharing": Source(_synthetic_weight_sharing, owned=True),
-    # The paper's 100 + 300 rows a client are more than there are.
+    # The digits are too few for the paper's 100 + 300 rows per client.
     "digits": Source(_digits, partition={"method": "by_labels", "train": 40, "test": 40}),
     "mnist": Source(partial(_images, "mnist"), normalise="paper"),
     "fashion-mnist": Source(partial(_images, "fashion-mnist"), normalise="paper"),
@@ -130,4 +130,4 @@ REGISTRY: dict[str, Source] = {
     "csv": Source(read_csv, owned="client"),
     "npz": Source(read_npz, owned="client"),
 }
-"""The data sets by name: what a configuration, the command line and `twofold list` know."""
+"""The data sets by name, as known to configuration files, the command line and `twofold list`."""

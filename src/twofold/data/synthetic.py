@@ -37,7 +37,7 @@ class SyntheticData:
     clients: list[tuple[NDArray[np.float64], NDArray[np.int32]]]  # (X, y) with labels 0 and 1
     w_star: NDArray[np.float64]
     beta_star: NDArray[np.float64]  # (clients, features of β)
-    lam: float  # the penalty λ that goes with it
+    lam: float  # the penalty λ that the paper uses with this data
     sigma_h: float  # the heterogeneity σ_h
     kind: Literal["mixture", "weight_sharing"] = "mixture"
 
@@ -77,7 +77,7 @@ def mixture(
     """
     _check(sigma_h, clients, rows, features=features)
     w_star = np.random.RandomState(seed).uniform(0.49, 0.51, features)
-    random = np.random.RandomState(seed)  # the published runs seed again before the clients are drawn
+    random = np.random.RandomState(seed)  # the published runs reset the seed before they draw the clients
     means = random.normal(0.0, sigma_h, clients)
     beta_star = np.stack([w_star + random.uniform(mean - 0.01, mean + 0.01, features) for mean in means])
     data = [_labelled(random, 0.2, 0.5, rows, beta) for beta in beta_star]
@@ -94,9 +94,8 @@ def weight_sharing(
 ) -> SyntheticData:
     """Data for the weight sharing objective (the paper's section on explicit weight sharing, with synthetic data).
 
-    w* ~ N(0, 1) belongs to the first `shared_features` columns, β*_m ~ U[μ_m − 0.01, μ_m + 0.01] with
-    μ_m ~ N(0, σ_h²) to the `own_features` after them; x ~ U[0, 0.1]. The paper has σ_h = 5, 10 and 15. There is no
-    penalty, so λ = 0.
+    w* ~ N(0, 1) multiplies the first `shared_features` columns, and β*_m ~ U[μ_m − 0.01, μ_m + 0.01] with μ_m ~ N(0, σ_h²) the
+    `own_features` after them; x ~ U[0, 0.1]. The paper has σ_h = 5, 10 and 15. There is no penalty, so λ = 0.
 
     >>> import twofold as tw
     >>> made = tw.data.synthetic.weight_sharing(5.0, clients=3, rows=4, shared_features=2, own_features=1)
@@ -105,7 +104,7 @@ def weight_sharing(
     """
     _check(sigma_h, clients, rows, shared_features=shared_features, own_features=own_features)
     w_star = np.random.RandomState(seed).normal(0.0, 1.0, shared_features)
-    random = np.random.RandomState(seed)  # the published runs seed again before the clients are drawn
+    random = np.random.RandomState(seed)  # the published runs reset the seed before they draw the clients
     means = random.normal(0.0, sigma_h, clients)
     beta_star = np.stack([random.uniform(mean - 0.01, mean + 0.01, own_features) for mean in means])
     data = [_labelled(random, 0.0, 0.1, rows, np.concatenate([w_star, beta])) for beta in beta_star]
@@ -113,15 +112,15 @@ def weight_sharing(
 
 
 def paper_constants(data: SyntheticData) -> PaperConstants:
-    """Compute the μ' and 𝓛' that the published runs used on this data. They reproduce curves and guarantee nothing.
+    """Compute the μ' and 𝓛' that the published runs used on this data; they reproduce the curves but guarantee nothing.
 
-    μ' is the smallest eigenvalue of 1/(nM) Σ_m Σ_i σ(1−σ) x xᵀ, the curvature of the logistic loss at the true
-    parameters, pooled over clients. It is neither a bound elsewhere nor one for each client; the paper states it for
-    the mixture, and for weight sharing, where it is silent, the same formula at (w*, β*_m) is given.
+    μ' is the smallest eigenvalue of 1/(nM) Σ_m Σ_i σ(1−σ) x xᵀ, the curvature of the logistic loss at the true parameters, pooled
+    over clients. It is not a bound at other parameters, nor for single clients. The paper states it for the mixture only; for
+    weight sharing, this function uses the same formula at (w*, β*_m).
 
-    𝓛' is max‖x‖/4 for the mixture and max‖x‖ for weight sharing, over all rows of all clients. Neither is the
-    smoothness of the logistic loss, which is max‖x‖²/4. (For weight sharing the published runs are said to have used
-    "about 0.29": that is the largest row norm of the first client alone, 0.2914; over all clients it is 0.3154.)
+    𝓛' is max‖x‖/4 for the mixture and max‖x‖ for weight sharing, over all rows of all clients. Neither is the smoothness of the
+    logistic loss, which is max‖x‖²/4. (For weight sharing the published runs are said to have used "about 0.29". That is the
+    largest row norm of the first client alone, 0.2914; over all clients it is 0.3154.)
 
     >>> import twofold as tw
     >>> found = tw.data.synthetic.paper_constants(
@@ -149,7 +148,7 @@ def _labelled(
 
 
 def _sigmoid(t: NDArray[np.float64]) -> NDArray[np.float64]:
-    with np.errstate(over="ignore"):  # exp of a large number is infinite and its sigmoid rightly 0
+    with np.errstate(over="ignore"):  # exp of a large number overflows to infinity, and the sigmoid is then correctly 0
         return 1.0 / (1.0 + np.exp(-t))
 
 

@@ -19,7 +19,7 @@ __all__ = ["OptionError", "read_csv", "read_npz"]
 
 
 class OptionError(InputError):
-    """Options of a loader that do not fit the file: `sentences` says for each option what is wrong.
+    """A loader's options do not fit the file; `sentences` says what is wrong with each option.
 
     >>> print(OptionError({"target": "the file has no column 'yy'."}))
     target: the file has no column 'yy'.
@@ -33,7 +33,7 @@ class OptionError(InputError):
 def read_csv(
     path: Annotated[Path, "the file, relative to the TOML file"],
     target: Annotated[str, "the column to predict: 0, 1, … for classes, or real numbers"],
-    client: Annotated[str | None, "the column that says whose row it is; without it [partition] deals them out"] = None,
+    client: Annotated[str | None, "the column that names each row's client; if none, [partition] applies"] = None,
     features: Annotated[Sequence[str] | None, "the columns to predict from; all others if not given"] = None,
     separator: Annotated[str, "the character between columns"] = ",",
 ) -> Dataset:
@@ -62,9 +62,9 @@ def read_npz(
     path: Annotated[Path, "the file, relative to the TOML file"],
     x: Annotated[str, "the name of the features, (rows, width)"] = "x",
     y: Annotated[str, "the name of the targets, (rows,)"] = "y",
-    client: Annotated[str | None, "the name of the array that says whose row it is; else see [partition]"] = None,
+    client: Annotated[str | None, "the name of the array with each row's client; if none, [partition] applies"] = None,
 ) -> Dataset:
-    """Read NumPy arrays from a file that `np.savez` has written.
+    """Read NumPy arrays from a file written by `np.savez`.
 
     >>> import pathlib, tempfile
     >>> file = pathlib.Path(tempfile.mkdtemp()) / "data.npz"
@@ -78,7 +78,7 @@ def read_npz(
         with np.load(path, allow_pickle=False) as content:
             found, names = {name: content[name] for name in wanted.values() if name in content}, list(content.files)
     except (OSError, EOFError, TypeError, ValueError, zipfile.BadZipFile) as error:
-        raise OptionError({"path": f"{path} is not a file of np.savez with plain arrays."}) from error
+        raise OptionError({"path": f"{path} is not a file of plain arrays written by np.savez."}) from error
     missing = {option: name for option, name in wanted.items() if name not in found}
     if missing:
         said = {o: choose_from(f"{path.name} has no array {_quoted(n)}", n, names) for o, n in missing.items()}
@@ -97,7 +97,7 @@ def _existing(path: Path) -> Path:
 
 
 def _columns(path: Path, separator: str) -> dict[str, NDArray[Any]]:
-    """The columns of a CSV file by name, read by pyarrow, which finds their types."""
+    """The columns of a CSV file by name, read by pyarrow, which infers their types."""
     pyarrow = require("pyarrow", "Reading a CSV file", "paper")
     csv = require("pyarrow.csv", "Reading a CSV file", "paper")
     try:
@@ -115,7 +115,7 @@ def _check_names(
     wanted = {"client": [client] if client is not None else [], "target": [target], "features": list(features or ())}
     missing = {
         option: name for option, names in wanted.items() for name in reversed(names) if name not in columns
-    }  # reversed: the first missing feature is the one that is named
+    }  # reversed, so that the message names the first missing feature
     if missing:
         said = {o: choose_from(f"{path.name} has no column {_quoted(n)}", n, columns) for o, n in missing.items()}
         raise OptionError(said)

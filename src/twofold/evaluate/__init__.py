@@ -1,8 +1,8 @@
-"""How good everyone's model is, client by client, on rows that were not trained on.
+"""Grade the clients' models, client by client, on held-out rows.
 
-`tw.evaluate(problem, result, test)` grades one run. `tw.evaluate.report` says who gains and who is hurt by sharing, against one
-model for all and against being trained alone. `tw.evaluate.compare` trains and grades several objectives, and
-`tw.evaluate.predict` gives one client's predictions.
+`tw.evaluate(problem, result, test)` grades one run. `tw.evaluate.report` says which clients gain and which are hurt by sharing,
+compared with one model for all and with training alone. `tw.evaluate.compare` trains and grades several objectives, and
+`tw.evaluate.predict` returns one client's predictions.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ __all__ = [
 
 
 class EvaluateModule(ModuleType):
-    """The type of `tw.evaluate`: this module, which can also be called.
+    """The type of `tw.evaluate`, a module that can also be called.
 
     >>> import twofold as tw
     >>> tw.evaluate.evaluate.__name__, callable(tw.evaluate)
     ('evaluate', True)
     """
 
-    # Importing a submodule binds it to its name in the package, so `tw.evaluate` is always this module. To be called, it
-    # needs a class with __call__, which it gets below. Type checkers never see that assignment; they learn the class, and
-    # what it offers, from the declaration `evaluate: EvaluateModule` in twofold/__init__.py.
+    # Importing a submodule binds it to its name in the package, so `tw.evaluate` is always this module. To be callable, it needs
+    # a class with __call__, which is assigned below. Type checkers do not see that assignment; they learn the class and its
+    # attributes from the declaration `evaluate: EvaluateModule` in twofold/__init__.py.
     ALONE, PARTS, SHARED = ALONE, PARTS, SHARED
     Comparison, Evaluation, Report, Row, Worst = Comparison, Evaluation, Report, Row, Worst
     compare = staticmethod(compare)
@@ -42,7 +42,7 @@ class EvaluateModule(ModuleType):
     def __call__(
         self, problem: Problem, result: Run, test_clients: Clients | None = None, *, metric: str | None = None
     ) -> Evaluation:
-        """Grade a run's models client by client: see `evaluate`."""
+        """Grade a run's models client by client; see `evaluate`."""
         return evaluate(problem, result, test_clients, metric=metric)
 
 

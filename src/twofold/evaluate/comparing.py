@@ -1,4 +1,4 @@
-"""Several objectives on the same clients, trained, graded and counted side by side."""
+"""Train and grade several objectives on the same clients, and show quality and cost side by side."""
 # pandas comes without types.
 # pyright: reportMissingTypeStubs=false
 
@@ -33,7 +33,7 @@ SHARED, ALONE = "shared model alone", "each client alone"
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One line of a comparison: how well the clients do with an objective, and what the run cost.
+    """One line of a comparison: the clients' grades with one objective, and the cost of the run.
 
     >>> import numpy as np
     >>> import twofold as tw
@@ -69,7 +69,7 @@ class Row:
 
     @property
     def bytes(self) -> int:
-        """Bytes that each client sent and received, together; the mean over clients where these differ."""
+        """Bytes sent plus bytes received per client; the mean over clients if these differ."""
         return round(self.result.ledger.bytes_per_client)
 
     @property
@@ -85,7 +85,7 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Several objectives on the same clients, side by side; `compare` makes it.
+    """The result of `compare`: several objectives on the same clients, side by side.
 
     >>> import numpy as np
     >>> import twofold as tw
@@ -114,11 +114,11 @@ class Comparison:
 
     @property
     def measure(self) -> str:
-        """What the grades are."""
+        """What the grades measure."""
         return self.rows[0].evaluation.measure
 
     def to_pandas(self) -> DataFrame:
-        """Give a DataFrame with one row per objective: name, mean, worst, rounds, bytes, seconds, status (needs pandas)."""
+        """A DataFrame with one row per objective: name, mean, worst, rounds, bytes, seconds, status (needs pandas)."""
         return frame("Comparison.to_pandas", {name: [getattr(row, name) for row in self.rows] for name in _COLUMNS})
 
     @property
@@ -156,13 +156,13 @@ def compare(
     metric: str | None = None,
     **options: Any,
 ) -> Comparison:
-    """Train the shared model alone, each client alone and every given objective, and grade them on the test rows.
+    """Train every given objective and two baselines, a shared model and each client alone, and grade all on the test rows.
 
-    `objectives` maps a name of your choice to an objective. All are solved by the same algorithm with the same `rounds`
-    and `options`, which go to `solve` (tol, seed, every, ...). Local training sends nothing, so there `rounds` counts
-    iterations. `rows` is the precision in which features are kept for training, as in `Problem`. `metric` is the name of one of
-    scikit-learn's scorers ("roc_auc", "neg_log_loss", …) or "calibration"; by default accuracy, minus the squared error or
-    minus the loss.
+    `objectives` maps a name of your choice to an objective. All are solved by the same algorithm with the same `rounds` and
+    `options`, which are passed to `solve` (tol, seed, every, ...). Local training sends nothing, so there `rounds` counts
+    iterations. `rows` is the precision in which features are stored for training, as in `Problem`. `metric` is the name of a
+    scikit-learn scorer ("roc_auc", "neg_log_loss", …) or "calibration"; by default the grade is accuracy, minus the squared
+    error or minus the loss.
 
     >>> import numpy as np
     >>> import twofold as tw
@@ -182,7 +182,7 @@ def compare(
     if not everything:
         raise InputError("There is nothing to compare: give objectives, or leave baselines=True.")
     if metric is not None:
-        Metric.named(metric, loss)  # a name that cannot be is told before anything is trained
+        Metric.named(metric, loss)  # refuse an unknown name before anything is trained
     found: list[Row] = []
     for name, objective in everything.items():
         problem = Problem(objective, train, rows=rows)

@@ -1,7 +1,7 @@
-"""Who gains by sharing, and who is hurt: every client's personal model against one model for all and against being alone.
+"""Which clients gain by sharing, and which are hurt: personal models against one model for all and against training alone.
 
-Both baselines are really trained, with the same loss on the same rows. What a client gains is uncertain, because it has few test
-rows: these are drawn again with replacement, the same draw for both models (a paired bootstrap).
+Both baselines are actually trained, with the same loss on the same rows. A client's gain is uncertain because it has few test
+rows. To measure this, its test rows are resampled with replacement, with the same draw for both models (a paired bootstrap).
 """
 # pandas comes without types.
 # pyright: reportMissingTypeStubs=false
@@ -42,24 +42,24 @@ __all__ = ["BASELINES", "Gain", "Report", "report"]
 Baseline: TypeAlias = Literal["shared", "alone"]
 Array: TypeAlias = NDArray[np.float64]
 BASELINES: dict[str, str] = {"shared": "shared, trained as one model", "alone": "trained alone"}
-"""What every client's personal model is held against."""
+"""The baselines that every client's personal model is compared with, and their titles."""
 AT_ONCE = 1 << 22
-"""Weights of resamples that are held at once."""
+"""At most this many resampling weights are held in memory at once."""
 CALLS = 3000
-"""Calls of a scorer of scikit-learn's that takes resamples one by one: for all clients and models together."""
+"""A scikit-learn scorer that takes one resample at a time is called about this often, over all clients and models."""
 FEWEST = 25
-"""Resamples that it gets at least."""
+"""Such a scorer gets at least this many resamples per client."""
 MOST_CLIENTS = 20
-"""Clients that the text lists one by one."""
+"""The text lists at most this many clients one by one."""
 WIDTH = 80
 LEAST_NAME = 8
-"""Letters of a line that clients' names have at least, before figures are broken too."""
+"""The fewest characters for clients' names; if there is less room, all columns are wrapped."""
 GROUPS = 3
-"""Groups of clients, from few rows to many."""
+"""The number of groups of clients, from few training rows to many."""
 
 
 class Gain(NamedTuple):
-    """Personal minus baseline, for each client and on average over clients, with an interval of its uncertainty.
+    """The gain (personal minus baseline) of each client and on average over clients, with confidence intervals.
 
     >>> found = Gain(
     ...     np.array([0.1, -0.2]),
@@ -77,25 +77,25 @@ class Gain(NamedTuple):
     high: Array
     mean: tuple[float, float, float]
     enough: NDArray[np.bool_]
-    """Whether the client has as many rows as it takes to be sure of anything."""
+    """Whether the client has enough rows for a sure verdict."""
 
     @property
     def helped(self) -> NDArray[np.bool_]:
-        """Clients that are surely helped: their whole interval is above zero."""
+        """A mask of the clients that are surely helped: their whole interval is above zero."""
         return self.enough & (self.low > 0)
 
     @property
     def hurt(self) -> NDArray[np.bool_]:
-        """Clients that are surely hurt: their whole interval is below zero."""
+        """A mask of the clients that are surely hurt: their whole interval is below zero."""
         return self.enough & (self.high < 0)
 
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """Every client under three models: its personal one, one that was trained as a single model for all, and one trained alone.
+    """Every client's grade with three models: its personal one, a single model trained for all, and one trained alone.
 
-    `grades` has one figure per client for each, larger is better, and `gains` compares. `print(report)` fits 80 columns; a notebook
-    shows it with a picture; `to_pandas()` has every figure.
+    `grades` holds one number per client for each model, larger is better; `gains` compares them. `print(report)` fits 80 columns, a
+    notebook shows it with a picture, and `to_pandas()` has every number.
 
     >>> import twofold as tw
     >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=4, rows=40, features=2)
@@ -126,7 +126,7 @@ class Report:
         return self.grades[model]
 
     def gain(self, against: Baseline | str) -> Gain:
-        """Give what every client gains by its personal model over "shared" or over "alone".
+        """The gain of every client's personal model over the baseline "shared" or "alone".
 
         >>> import twofold as tw
         >>> clients = tw.Clients.from_list([(np.eye(2), [0.0, 1.0])] * 2)
@@ -139,18 +139,18 @@ class Report:
         return self.gains[against]
 
     def helped(self, against: Baseline | str) -> tuple[Name, ...]:
-        """Give the names of the clients that are surely better off than with the baseline."""
+        """The names of the clients that are surely better off than with the baseline."""
         return self._named(self.gain(against).helped)
 
     def hurt(self, against: Baseline | str) -> tuple[Name, ...]:
-        """Give the names of the clients that are surely worse off than with the baseline."""
+        """The names of the clients that are surely worse off than with the baseline."""
         return self._named(self.gain(against).hurt)
 
     def _named(self, chosen: NDArray[np.bool_]) -> tuple[Name, ...]:
         return tuple(self.names[m] for m in np.flatnonzero(chosen))
 
     def by_rows(self, against: Baseline | str) -> list[tuple[int, int, int, float]]:
-        """Give the mean gain of clients with few, with some and with many training rows: (least, most, clients, gain).
+        """The mean gain of clients with few, medium and many training rows, as (fewest rows, most rows, clients, gain).
 
         >>> import twofold as tw
         >>> clients = tw.Clients.from_list([(np.eye(2), [0.0, 1.0])] * 3)
@@ -181,7 +181,7 @@ class Report:
         return Comparison(tuple(row(title, model) for model, title in titles.items() if model in self.runs))
 
     def to_pandas(self) -> DataFrame:
-        """Give a DataFrame with one row per client: rows, the three grades, and each gain with its interval (needs pandas)."""
+        """A DataFrame with one row per client: rows, the three grades, and each gain with its interval (needs pandas)."""
         columns: dict[str, Any] = {
             "client": self.names,
             "train_rows": self.trained_on,
@@ -209,7 +209,7 @@ class Report:
         return f"Report({self.objective}, {self.measure} of {len(self.names)} clients; {counts})"
 
     def sentences(self) -> list[str]:
-        """Say in words what the figures say."""
+        """The findings as sentences."""
         unit = " points" if self.measure in PERCENT else ""
         out: list[str] = []
         for name, found in self.gains.items():
@@ -223,7 +223,7 @@ class Report:
         few = int(np.sum(~next(iter(self.gains.values())).enough)) if self.gains else 0
         if few:
             out.append(
-                f"{few} clients have too few rows here to be sure of anything ({least_rows(self.level)} are needed)."
+                f"{few} clients have too few rows here for a sure verdict ({least_rows(self.level)} are needed)."
             )
         return out
 
@@ -283,7 +283,7 @@ class Report:
             lines.append([str(self.names[m]), f"{int(self.rows[m]):,}", *figures, *over])
         more = len(self.names) - MOST_CLIENTS
         rest = [f"… and {more:,} more clients: see .to_pandas()"] if more > 0 else []
-        # Names give way before figures do, at hyphens if they have any; they are broken, never cut, so that they stay apart.
+        # If the table is too wide, names are wrapped first, at hyphens if possible. They are never cut, so they stay distinct.
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         room = WIDTH - sum(width + 2 for width in widths[1:])
         if room < LEAST_NAME:
@@ -302,7 +302,7 @@ class Report:
         return f"{low} to {high}{sure}"
 
     def to_latex(self, path: str | Path | None = None) -> str:
-        """Give every client's grades and gains as a LaTeX table (package booktabs), and write it to `path` if one is given.
+        """Every client's grades and gains as a LaTeX table (package booktabs); written to `path` if one is given.
 
         >>> import twofold as tw
         >>> clients = tw.Clients.from_list([(np.eye(2), [0.0, 1.0])] * 2)
@@ -325,7 +325,7 @@ class Report:
         return Table(title, head, rows).to_latex(path)
 
     def draw(self, path: str | Path) -> Path:
-        """Write the picture of every client as an SVG file: its figure under each model, and its gains by the number of its rows.
+        """Write a picture as an SVG file: every client's grade under each model, and its gains by the number of its rows.
 
         >>> import tempfile
         >>> import twofold as tw
@@ -337,7 +337,9 @@ class Report:
         """
         path = Path(path)
         if path.suffix != ".svg":
-            raise InputError(f"The picture of who gains is an SVG file, got {str(path)!r}: write gains.svg.")
+            raise InputError(
+                f"The picture of who gains is an SVG file, got {str(path)!r}: give a name such as gains.svg."
+            )
         path.write_text(f'<?xml version="1.0" encoding="utf-8"?>\n{self._svg()}', encoding="utf-8")
         return path
 
@@ -346,7 +348,7 @@ class Report:
         return picture(self.grades, gains, self.trained_on, self.names, self.measure)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the words, a picture of every client, and the tables."""
+        """The HTML that a notebook shows: the sentences, a picture of every client, and the tables."""
         words, drawn = "".join(f"<p>{escape(text)}</p>" for text in self.sentences()), self._svg()
         tables = escape(
             "\n\n".join("\n".join(block) for block in (self._means(), self._groups(), self._clients()) if block)
@@ -380,16 +382,16 @@ def report(
     resamples: int = 2000,
     seed: int = 0,
 ) -> Report:
-    """Say who gains and who is hurt by a personalised model, against one model for all and against being trained alone.
+    """Say which clients gain and which are hurt by a personalised model, against one model for all and against training alone.
 
-    Both baselines are trained here, with the problem's loss and training rows, to the accuracy of `solve(problem)`; `baselines`
-    gives runs that you have (of `objectives.traditional` as "shared", of `objectives.local` as "alone"). Grades are taken on
-    `test_clients`, or on the training rows if there are none. `metric` is the name of one of scikit-learn's scorers ("roc_auc",
-    "neg_log_loss", "balanced_accuracy", "f1", "r2", …) or "calibration" (minus the expected calibration
-    error); by default accuracy, minus the squared error, or minus the loss.
+    Both baselines are trained here, with the problem's loss and training rows, to the accuracy of `solve(problem)`. If you already
+    have such runs, pass them as `baselines` (of `objectives.traditional` as "shared", of `objectives.local` as "alone"). Grades are
+    taken on `test_clients` or, without them, on the training rows. `metric` is the name of a scikit-learn scorer ("roc_auc",
+    "neg_log_loss", "balanced_accuracy", "f1", "r2", …) or "calibration" (minus the expected calibration error); by default the grade
+    is accuracy, minus the squared error, or minus the loss.
 
     A client is *surely* helped (hurt) if the interval of its gain, from `resamples` draws of its test rows, is above (below) zero at
-    the given `level`. That is about other rows of the same client, with the models as they are.
+    the given `level`. This covers the choice of the client's test rows, not the training of the models, which stay fixed.
 
     >>> import twofold as tw
     >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=4, rows=40, features=2)
@@ -400,7 +402,7 @@ def report(
     ('roc_auc', (4, 14))
     """
     if not 0 < level < 1:
-        raise InputError(f"level is a probability strictly between 0 and 1, got {level}.")
+        raise InputError(f"level must be a probability strictly between 0 and 1, got {level}.")
     test = problem.clients if test_clients is None else test_clients
     check_test(problem.clients, test, problem.objective)
     runs = _runs(problem, result, baselines or {})
@@ -427,7 +429,7 @@ def report(
 
 
 def least_rows(level: float) -> int:
-    """The rows that it takes to be sure at all: so many coins must fall the same way before that is rarer than 1 − level.
+    """The fewest rows for a sure verdict: this many fair coins all fall the same way with probability at most 1 − level.
 
     >>> least_rows(0.95)
     6
@@ -441,7 +443,7 @@ def _runs(problem: Problem, result: Run, given: Mapping[str, Run]) -> dict[str, 
     if loss is None:
         raise InputError(
             f"{problem.objective.name} has no loss of its own with which to train the baselines: grade it with tw.evaluate, and "
-            "train and grade what you compare it with yourself."
+            "train and grade the models to compare it with yourself."
         )
     if unknown := given.keys() - BASELINES.keys():
         raise InputError(f"A baseline is {' or '.join(BASELINES)}, not {min(unknown)!r}.")
@@ -457,7 +459,7 @@ def _runs(problem: Problem, result: Run, given: Mapping[str, Run]) -> dict[str, 
 
 
 def _hear(metric: Metric | None, problem: Problem, run: Run, test: Clients) -> list[NDArray[Any]]:
-    """What a run's models say about each client's rows: a grade for each row, or what the metric asks for."""
+    """A run's outputs for each client's rows: a grade for each row, or what the metric needs."""
     w, beta = parameters(problem, run)
     if metric is None:
         return np.split(row_grades(problem, w, beta, test)["personal"], test.offsets[1:-1])
@@ -468,7 +470,7 @@ def _hear(metric: Metric | None, problem: Problem, run: Run, test: Clients) -> l
 def _bootstrap(
     metric: Metric | None, heard: Mapping[str, list[NDArray[Any]]], test: Clients, level: float, draws: int, seed: int
 ) -> tuple[dict[str, Array], dict[str, Gain]]:
-    """Every model's grade of every client, and how the differences vary when rows are drawn again."""
+    """Every client's grade with each model, and how the gains vary when its test rows are resampled."""
 
     def figures(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
         return weights @ said / np.sum(weights, axis=1) if metric is None else metric.of(weights, y, said)
@@ -505,7 +507,7 @@ def _bootstrap(
 
 
 def _resamples(rng: np.random.Generator, rows: int, draws: int) -> list[tuple[int, Array]] | Any:
-    """Weights of resamples of so many rows, a few thousand at once: where they start, and how often each row was drawn."""
+    """Resamples of `rows` rows in batches: the index of the batch's first resample, and how often each row was drawn."""
     step = max(1, AT_ONCE // rows)
     for start in range(0, draws, step):
         yield start, rng.multinomial(rows, np.full(rows, 1 / rows), size=min(step, draws - start)).astype(np.float64)

@@ -1,4 +1,4 @@
-"""One run's models, client by client: what the objective predicts with, and each of its parts by itself."""
+"""Grade one run's models client by client: the personal models, and each part of them by itself."""
 # JAX leaves parts of jit's and vmap's signatures untyped, and pandas comes without types.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
 __all__ = ["PARTS", "Evaluation", "Run", "Worst", "check_test", "evaluate", "parameters", "predict", "row_grades"]
 
 ONLY: dict[str, str] = {"shared": "only w", "alone": "only β"}
-"""What a table calls one block of the model by itself; the keys, its old names, are still understood."""
+"""The names of one block used by itself; the keys are old names, which `Evaluation` still accepts."""
 PARTS = ("personal", *ONLY.values())
-"""The models that a run can be graded with: the objective's own, w by itself, β by itself."""
+"""The models of a run that can be graded: the personal one, w by itself, β by itself."""
 MOST_CLIENTS = 20
-"""Clients that a printed evaluation lists one by one."""
+"""A printed evaluation lists at most this many clients one by one."""
 
 Summary = TypedDict(
     "Summary",
     {"mean": float, "worst": float, "worst_client": Name, "10 %": float, "50 %": float, "90 %": float},
 )
-"""The figures of one model over all clients; the percentages are quantiles."""
+"""Summary numbers of one model over all clients; the percentages are quantiles."""
 
 Grades: TypeAlias = NDArray[np.float64]
 Run: TypeAlias = Result | tuple[Pytree, Pytree]
-"""What `solve` gave for one seed, or a pair (w, beta) of real parameters."""
+"""The result of `solve` for one seed, or a pair (w, beta) of real parameters."""
 
 
 class Worst(NamedTuple):
@@ -74,10 +74,10 @@ class Worst(NamedTuple):
 class Evaluation:
     """Every client's grade (larger is better) for each model that it could predict with.
 
-    `grades` maps "personal" (what the objective predicts with), "only w" and "only β" (one part of that model by itself; nobody
-    was trained alone here, for that see `report`) to one figure per client. A block that is no model by itself, such as the
-    shared layers of weight sharing, is left out. The figure is the share of right answers, minus the mean squared error, or
-    minus the mean loss, or what was asked for: `measure` says which.
+    `grades` maps "personal" (the model that the objective predicts with), "only w" and "only β" to one number per client. The last
+    two are one part of the same model, used by itself; they were not trained alone (for that, see `report`). A block that is not a
+    model by itself, such as the shared layers in weight sharing, is left out. `measure` says what a grade is: the share of right
+    answers, minus the mean squared error, minus the mean loss, or the metric that was asked for.
 
     >>> import numpy as np
     >>> from twofold.evaluate import Evaluation
@@ -109,20 +109,20 @@ class Evaluation:
 
     @property
     def mean(self) -> float:
-        """The mean of the personal grades; every client counts once, whatever its size, and none without a grade."""
+        """The mean of the personal grades over clients, whatever their size; clients without a grade are left out."""
         return _mean(self.personal)
 
     @property
     def worst(self) -> Worst:
-        """The client with the lowest personal grade; the first one if there are several."""
+        """The client with the lowest personal grade; if there are several, the first."""
         return _worst(self.names, self.personal)
 
     def quantiles(self, q: Sequence[float] = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0), part: str = "personal") -> Grades:
-        """Compute quantiles over clients of one model's grades."""
+        """Quantiles over clients of one model's grades."""
         return _quantiles(self[part], q)
 
     def summary(self) -> dict[str, Summary]:
-        """Give each model's mean, worst, worst_client, and the 10 %, 50 % and 90 % quantiles over clients."""
+        """Each model's mean, worst, worst_client, and the 10 %, 50 % and 90 % quantiles over clients."""
         out: dict[str, Summary] = {}
         for part, grades in self.grades.items():
             worst = _worst(self.names, grades)
@@ -138,7 +138,7 @@ class Evaluation:
         return out
 
     def _distinct(self) -> dict[str, Summary]:
-        """The summary without a part that is the personal model itself, as β is for the mixture."""
+        """The summary without parts that equal the personal model, as β does for the mixture."""
         whole = self.summary()
         return {part: found for part, found in whole.items() if part == "personal" or not self._same(part)}
 
@@ -146,7 +146,7 @@ class Evaluation:
         return bool(np.array_equal(self.grades[part], self.personal, equal_nan=True))
 
     def to_pandas(self) -> DataFrame:
-        """Give a DataFrame with one row per client: its name, its number of rows, and its grades (needs pandas)."""
+        """A DataFrame with one row per client: its name, its number of rows, and its grades (needs pandas)."""
         return frame("Evaluation.to_pandas", {"client": self.names, "rows": self.rows, **self.grades})
 
     def __repr__(self) -> str:
@@ -155,7 +155,7 @@ class Evaluation:
         return f"Evaluation({self.objective}, {self.measure} of {len(self.names)} clients: {figures})"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the text, as it is aligned."""
+        """The HTML that a notebook shows: the aligned text."""
         return f"<pre>{escape(str(self))}</pre>"
 
     def __str__(self) -> str:
@@ -178,14 +178,13 @@ class Evaluation:
 def evaluate(
     problem: Problem, result: Run, test_clients: Clients | None = None, *, metric: str | None = None
 ) -> Evaluation:
-    """Grade a run's models client by client, on `test_clients`, or on the training rows if there are none.
+    """Grade a run's models client by client, on `test_clients` or, without them, on the training rows.
 
-    `result` is what `solve` gave, or a pair (w, beta) of real parameters, where beta has a leading client axis. The
-    test clients must have the names of the training clients, in the same order, and the same features. MAML's step is
-    taken on each client's own training rows. `metric` is the name of one of scikit-learn's scorers ("roc_auc",
-    "neg_log_loss", "balanced_accuracy", "f1", "r2", …) or "calibration" (minus the expected calibration
-    error); by default accuracy, minus the squared error, or minus the loss.
-    For what every client gains and loses by sharing at all, see `report`.
+    `result` is the result of `solve`, or a pair (w, beta) of real parameters, where beta has a leading client axis. The test clients
+    must have the training clients' names, in the same order, and the same features. MAML's step is taken on each client's own
+    training rows. `metric` is the name of a scikit-learn scorer ("roc_auc", "neg_log_loss", "balanced_accuracy", "f1", "r2", …) or
+    "calibration" (minus the expected calibration error); by default the grade is accuracy, minus the squared error, or minus the
+    loss. To see what each client gains or loses by sharing, use `report`.
 
     >>> import twofold as tw
     >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
@@ -219,20 +218,20 @@ def evaluate(
 
 
 def _only(model: Model, part: Part, client: Name) -> Pytree:
-    """One client's block by itself, as `personal` would give it."""
+    """One client's block by itself, in the form of `personal`."""
     m = model.position(client)
     return model.objective.only(part, model.w, jax.tree.map(lambda leaf: leaf[m], model.beta))
 
 
 def _means(values: Grades, test: Clients) -> Grades:
-    """Each client's mean over its rows, which lie below each other."""
+    """Each client's mean over its rows; the rows are concatenated in client order."""
     return np.add.reduceat(values, test.offsets[:-1]) / test.counts
 
 
 def row_grades(
     problem: Problem, w: Pytree, beta: Pytree, test: Clients, parts: tuple[Part, ...] = ()
 ) -> dict[str, Grades]:
-    """Every test row's grade, all clients below each other, for the personal models and for parts of them.
+    """Every test row's grade, concatenated in client order, for the personal models and for parts of them.
 
     >>> import twofold as tw
     >>> clients = tw.Clients.from_list([(np.eye(2), np.ones(2)), (np.eye(2), np.zeros(2))])
@@ -256,8 +255,8 @@ def row_grades(
 def predict(problem: Problem, result: Run, client: Name, x: Pytree) -> NDArray[Any]:
     """Predict for rows x with one client's personal model; a string is the client's name, an integer its position.
 
-    x are features as the problem has them, or rows of a table like the one that `Clients.from_frame` has read, which are encoded and
-    scaled the same way. Classes come as their numbers; `tw.Model.of(problem, result).predict` gives labels.
+    x holds features as in the problem, or rows of a table like the one that `Clients.from_frame` read, which are encoded and scaled
+    in the same way. Classes are returned as codes 0, 1, …; `tw.Model.of(problem, result).predict` returns labels.
 
     >>> import numpy as np
     >>> import twofold as tw
@@ -268,7 +267,7 @@ def predict(problem: Problem, result: Run, client: Name, x: Pytree) -> NDArray[A
     [3.0, 4.0]
     """
     w, beta = parameters(problem, result)
-    trained = problem.clients[client]  # raises, with the names that there are, if this is not one of them
+    trained = problem.clients[client]  # an unknown name raises an error that lists the names
     m = problem.clients.position(client) if isinstance(client, str) else range(problem.M)[client]
     schema = problem.clients.schema
     if schema is not None and schema.columns and is_frame(x):
@@ -284,7 +283,7 @@ def predict(problem: Problem, result: Run, client: Name, x: Pytree) -> NDArray[A
 
 
 def parameters(problem: Problem, result: Run) -> tuple[Pytree, Pytree]:
-    """The real parameters (w, beta) of a run, or the pair itself, checked and as JAX's arrays.
+    """The real parameters (w, beta) of a run or a pair, checked and as JAX arrays.
 
     >>> import twofold as tw
     >>> problem = tw.Problem(tw.objectives.local(tw.losses.squared()), tw.Clients.from_list([(np.eye(2), np.ones(2))]))
@@ -302,10 +301,10 @@ def parameters(problem: Problem, result: Run) -> tuple[Pytree, Pytree]:
 
 
 def check_test(train: Clients, test: object, objective: Objective | None = None) -> None:
-    """Raise unless the test clients are the training clients, with the same features, labels and scales.
+    """Raise unless the test clients match the training clients in names, features, labels and scales.
 
-    Tables that were made apart may have coded labels and scaled columns each in its own way: such rows are refused. With the
-    problem's `objective`, so are labels that its loss does not know.
+    Tables that were read separately may have coded labels or scaled columns differently; such test rows are refused. If the
+    problem's `objective` is given, so are labels that do not fit its loss.
 
     >>> import twofold as tw
     >>> clients = tw.Clients.from_list([(np.eye(2), np.ones(2))])
@@ -316,7 +315,7 @@ def check_test(train: Clients, test: object, objective: Objective | None = None)
     apart = difference(train.schema, test.schema, test.names)
     if apart is not None:
         raise InputError(
-            f"The test clients were made apart from the training clients: {apart}. Make them like those, "
+            f"The test clients were not read like the training clients: {apart}. Read them with "
             "Clients.from_frame(df, like=train) (from_list and from_groups take like= too), or split one table: clients.split(0.2)."
         )
     check_features(train.x, test.x, test.names[0])
@@ -349,7 +348,7 @@ def _grades(
     y: Pytree,
     count: jax.Array,
 ) -> list[jax.Array]:
-    """The grade of every test row of each client of a stack, with whatever padding gives, for every model."""
+    """The grade of every test row of each client of a stack, for every model; padded rows have arbitrary grades."""
 
     def of_client(member: Member, beta: Pytree, x: Pytree, y: Pytree, count: jax.Array) -> list[jax.Array]:
         train, own = member.rows(), member.own
@@ -361,7 +360,7 @@ def _grades(
 
 
 def _mean(grades: Grades) -> float:
-    """The mean of the grades that there are: a metric may have no value for a client, as AUC for one with a single class."""
+    """The mean of the grades, ignoring NaN: a metric may be undefined for a client, as AUC is for a single class."""
     return float(np.nanmean(grades)) if not np.isnan(grades).all() else float("nan")
 
 

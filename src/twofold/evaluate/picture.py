@@ -1,4 +1,4 @@
-"""A picture of who gains, as SVG: it needs no library, and a notebook shows it as it is."""
+"""A picture of which clients gain, as SVG: it needs no library, and a notebook displays it directly."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def picture(
     names: tuple[Name, ...],
     measure: str,
 ) -> str:
-    """Draw a dot for every client under each model, with a bar at the mean, and gains against the number of training rows.
+    """Draw each client's grade under each model as a dot, with a bar at the mean, and its gains against its training rows.
 
     >>> drawn = picture(
     ...     {"personal": np.array([0.5, 1.0])}, {"alone": np.array([0.1, -0.1])}, np.array([5, 9]), ("a", "b"), "r2"
@@ -82,7 +82,7 @@ def _circle(x: float, y: float, colour: str, words: str) -> str:
 def _dots(
     values: Array, low: float, high: float, middle: float, names: tuple[Name, ...], colour: str, measure: str
 ) -> list[str]:
-    """Dots on a line; those that would cover each other are moved apart, up and down in turn."""
+    """Dots on a line; dots that would overlap are moved up and down alternately."""
     out: list[str] = []
     met: dict[int, int] = {}
     for name, value in zip(names, values, strict=True):
@@ -98,7 +98,7 @@ def _dots(
 def _against_rows(
     values: Array, rows: NDArray[np.integer], names: tuple[Name, ...], top: float, title: str, measure: str
 ) -> list[str]:
-    """Gains over the logarithm of the number of training rows, with a line at zero."""
+    """Gains plotted against the logarithm of the number of training rows, with a line at zero."""
     height, good = 90.0, np.isfinite(values)
     if not good.any():
         return []

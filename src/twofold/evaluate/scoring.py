@@ -1,7 +1,7 @@
-"""Metrics by the names of scikit-learn's scorers, for one set of rows or for thousands of resamples of it at once.
+"""Metrics named as scikit-learn's scorers, computed for one set of rows or for thousands of resamples of it at once.
 
-A resample is a row of whole weights: how often each row was drawn. The usual metrics are written for a matrix of those, in plain
-NumPy; any other scorer of scikit-learn is called resample by resample, with the weights where it takes them.
+A resample is a vector of integer weights: how often each row was drawn. The usual metrics are written in NumPy for a matrix of
+such weights; any other scikit-learn scorer is called for one resample at a time, with sample weights if it accepts them.
 """
 # scikit-learn comes without types.
 # pyright: reportMissingTypeStubs=false
@@ -31,7 +31,7 @@ __all__ = ["Metric", "grade_everyone"]
 Array: TypeAlias = NDArray[np.float64]
 Needs: TypeAlias = Literal["predictions", "probabilities", "scores", "estimator"]
 Formula: TypeAlias = Callable[[Array, NDArray[Any], NDArray[Any]], Array]
-"""From weights (resamples, rows), targets and what the model says to one figure for each resample."""
+"""A function of weights (resamples, rows), targets and the model's outputs that returns one number per resample."""
 
 
 def _mean(weights: Array, values: Array) -> Array:
@@ -43,7 +43,7 @@ def _accuracy(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
 
 
 def _balanced(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
-    """The mean, over the classes that are there, of the share of right answers."""
+    """The mean, over the classes present, of the share of right answers."""
     labels = np.unique(y)
     there = np.stack([weights @ (y == label) for label in labels], axis=1)
     right = np.stack([weights @ ((y == label) & (said == label)) for label in labels], axis=1)
@@ -52,7 +52,7 @@ def _balanced(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
 
 
 def _auc(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
-    """The chance that a row of class 1 has a larger score than one of class 0, ties counted half; NaN without both."""
+    """The chance that a row of class 1 scores higher than one of class 0, ties counted half; NaN unless both are present."""
     order = np.argsort(said, kind="stable")
     score, positive = said[order], y[order] == 1
     first = np.flatnonzero(np.concatenate([[True], np.diff(score) != 0]))
@@ -69,7 +69,7 @@ def _log_loss(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
 
 
 def _brier(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
-    """Minus the squared distance of the probabilities from the truth; of two classes one counts, as in scikit-learn."""
+    """Minus the squared distance of the probabilities from the truth; for two classes only one counts, as in scikit-learn."""
     truth = np.arange(said.shape[1])[None, :] == y[:, None]
     return -_mean(weights, np.sum((said - truth) ** 2, axis=1) / (2 if said.shape[1] == 2 else 1))
 
@@ -87,7 +87,7 @@ def _absolute(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
 
 
 def _r2(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
-    """1 − Σ(ŷ−y)²/Σ(y−ȳ)²; NaN where all targets are equal."""
+    """1 − Σ(ŷ−y)²/Σ(y−ȳ)²; NaN if all targets are equal."""
     centre = _mean(weights, y)
     spread = np.maximum(_mean(weights, y * y) - centre**2, 0.0)
     return 1 - np.divide(-_squared(weights, y, said), spread, out=np.full_like(spread, np.nan), where=spread > 0)
@@ -98,7 +98,7 @@ def _absolute_share(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Arra
 
 
 def _explained(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
-    """1 − the variance of what is left over the variance of the targets; NaN where all targets are equal."""
+    """1 − (variance of the residuals)/(variance of the targets); NaN if all targets are equal."""
     left = _mean(weights, (y - said) ** 2) - _mean(weights, y - said) ** 2
     spread = np.maximum(_mean(weights, y * y) - _mean(weights, y) ** 2, 0.0)
     return 1 - np.divide(left, spread, out=np.full_like(spread, np.nan), where=spread > 0)
@@ -109,7 +109,7 @@ def _largest(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
 
 
 def _middle(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
-    """Minus the median of the absolute errors of the rows drawn."""
+    """Minus the median absolute error of the rows drawn."""
     errors = np.sort(np.abs(said - y))
     below = np.cumsum(weights[:, np.argsort(np.abs(said - y), kind="stable")], axis=1)
     total = below[:, -1:]
@@ -118,7 +118,7 @@ def _middle(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
 
 
 def _average_precision(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
-    """The mean precision over the rows of class 1, each at its own score; NaN without any."""
+    """The mean, over the rows of class 1, of the precision at each row's score; NaN if there are none."""
     order = np.argsort(-said, kind="stable")
     score, positive = said[order], y[order] == 1
     first = np.flatnonzero(np.concatenate([[True], np.diff(score) != 0]))
@@ -130,14 +130,14 @@ def _average_precision(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> A
 
 
 def _one_against_rest(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
-    """The mean over classes of the AUC of each against the rest; NaN where a class is missing."""
+    """The mean over classes of the AUC of each against the rest; NaN if a class is missing."""
     if said.shape[1] == 2:
         return _auc(weights, y, said[:, 1])
     return np.mean([_auc(weights, (y == k).astype(np.int64), said[:, k]) for k in range(said.shape[1])], axis=0)
 
 
 def _one_against_one(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
-    """The mean over pairs of classes of the AUC of one against the other, both ways; NaN where a class is missing."""
+    """The mean over pairs of classes of the AUC of one against the other, both ways; NaN if a class is missing."""
     if said.shape[1] == 2:
         return _auc(weights, y, said[:, 1])
     out: list[Array] = []
@@ -149,9 +149,9 @@ def _one_against_one(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Arr
 
 
 def _calibration(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
-    """Minus the expected calibration error: how far, in ten bins of what was said, chances said are from shares that came true.
+    """Minus the expected calibration error: in ten bins of predicted probability, how far it is from the observed frequency.
 
-    What is said is the chance of class 1, and for more than two classes that of the likeliest class.
+    The predicted probability is that of class 1 or, for more than two classes, that of the likeliest class.
     """
     if said.shape[1] == 2:
         sure, hit = said[:, 1], y == 1
@@ -163,7 +163,7 @@ def _calibration(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
 
 
 def _table_of(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> tuple[NDArray[Any], Array]:
-    """The labels that are there, and for each resample how often each of them was said for each of them: (resamples, true, said)."""
+    """The labels present, and each resample's confusion matrix: (resamples, true, predicted)."""
     labels = np.union1d(y, said)
     true, told = (np.asarray(values)[:, None] == labels for values in (y, said))
     pairs = (true[:, :, None] & told[:, None, :]).reshape(len(y), -1).astype(np.float64)
@@ -180,7 +180,7 @@ def _matthews(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
 
 
 def _by_class(kind: str, average: str) -> Formula:
-    """Precision, recall, F1 or Jaccard's index: of class 1, or over classes as scikit-learn averages them (0 where nothing is)."""
+    """Precision, recall, F1 or Jaccard index, of class 1 or averaged over classes as in scikit-learn (0/0 counts as 0)."""
 
     def formula(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
         labels, table = _table_of(weights, y, said)
@@ -203,7 +203,7 @@ def _by_class(kind: str, average: str) -> Formula:
 
 
 BINS = 10
-"""Bins of equal width of the chances that are said, for "calibration"."""
+"""The number of bins of equal width for predicted probabilities, for "calibration"."""
 KNOWN: dict[str, tuple[Needs, Formula]] = {
     "accuracy": ("predictions", _accuracy),
     "balanced_accuracy": ("predictions", _balanced),
@@ -244,12 +244,12 @@ OF_TWO = {
     "roc_auc": "roc_auc_ovr (one against the rest) or roc_auc_ovo", "average_precision": "roc_auc_ovr", "f1": "f1_macro",
     "precision": "precision_macro", "recall": "recall_macro", "jaccard": "jaccard_macro",
 }  # fmt: skip
-"""Metrics of two classes, and what to take for more."""
+"""Metrics for two classes only, and what to use for more."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-    """A metric, larger is better: what it needs of a model, and its value for many resamples of one client's rows.
+    """A metric (larger is better): which outputs of a model it needs, and its value for many resamples of one client's rows.
 
     >>> auc = Metric.named("roc_auc", None)
     >>> auc.of(np.ones((1, 3)), np.array([0, 1, 1]), np.array([0.2, 0.1, 0.9])).tolist()
@@ -262,7 +262,7 @@ class Metric:
 
     @classmethod
     def named(cls, name: str, loss: object) -> Metric:
-        """The metric of a name that scikit-learn's scorers have, for predictions of this loss."""
+        """The metric with this scikit-learn scorer name, or "calibration", for predictions of this loss."""
         full = SHORT.get(name, name)
         link = loss.link if isinstance(loss, Linear) else None
         if link is not None and full in KNOWN and (link.labels is None) != (full in OF_NUMBERS):
@@ -276,11 +276,11 @@ class Metric:
         return cls(full, "estimator", _scorer(name))
 
     def of(self, weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
-        """The metric of every resample; NaN where it has no value."""
+        """The metric of every resample; NaN where it is undefined."""
         return self.formula(weights, y, said)
 
     def ask(self, model: Model, params: Pytree, x: Pytree) -> NDArray[Any]:
-        """What the metric needs to hear of a model about the rows x; for any scorer, all that it may ask for, side by side."""
+        """The model's outputs for the rows x that the metric needs; an arbitrary scorer gets scores, one column per class."""
         objective = model.objective
         if self.needs == "predictions":
             return objective.predictions(params, x)
@@ -293,7 +293,7 @@ class Metric:
 
 
 def grade_everyone(metric: Metric, model: Model, of_client: Callable[[Name], Pytree], test: Clients) -> Array:
-    """The metric of every client's own test rows, with the parameters that `of_client` gives.
+    """The metric of every client's own test rows, with the parameters that `of_client` returns.
 
     >>> import twofold as tw
     >>> clients = tw.Clients.from_list([(np.eye(2), [0, 1]), (np.eye(2), [1, 1])])
@@ -313,7 +313,7 @@ def grade_everyone(metric: Metric, model: Model, of_client: Callable[[Name], Pyt
 
 
 class _Said:
-    """An estimator as a scorer sees it: asked about rows by their numbers, it repeats what the model said about them."""
+    """A stand-in estimator for scorers: given row indices as input, it returns the model's stored outputs for those rows."""
 
     def __init__(self, scores: NDArray[Any], classes: int | None) -> None:
         self._scores, self._loss = scores, classes
@@ -360,7 +360,7 @@ class _Said:
 
 
 def _scorer(name: str) -> Formula:
-    """Any scorer of scikit-learn, called for one resample after the other."""
+    """A formula that calls a scikit-learn scorer for one resample at a time."""
     sklearn = require("sklearn", f"The metric {name!r}", "sklearn")
     metrics = require("sklearn.metrics", f"The metric {name!r}", "sklearn")
     known = [*metrics.get_scorer_names(), *SHORT, "calibration"]
@@ -368,13 +368,13 @@ def _scorer(name: str) -> Formula:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise InputError(
-            f"There is no metric {name!r}: give the name of one of scikit-learn's scorers, such as {', '.join(list(KNOWN)[:6])}.{hint}"
+            f"There is no metric {name!r}: give the name of a scikit-learn scorer, such as {', '.join(list(KNOWN)[:6])}.{hint}"
         )
     scorer = metrics.get_scorer(name)
     weighted = "sample_weight" in inspect.signature(scorer._score_func).parameters
     weighted = weighted and not name.startswith(
         "roc_auc_ovo"
-    )  # which refuses them where there are more than two classes
+    )  # roc_auc_ovo refuses sample weights for more than two classes
     settings = {"assume_finite": True, "skip_parameter_validation": True, "enable_metadata_routing": False}
 
     def formula(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
@@ -382,7 +382,7 @@ def _scorer(name: str) -> Formula:
         classes = (max(2, said.shape[1])) if whole else None
         model = _Said(said, classes)
         out = np.full(len(weights), np.nan)
-        # Some resamples have one class only, say: no value, or a warning about one, which is no news to anybody.
+        # A resample may contain a single class only: the scorer then raises or warns, which is expected, so the value stays NaN.
         with warnings.catch_warnings(), sklearn.config_context(**settings):
             warnings.simplefilter("ignore")
             for b, line in enumerate(weights):

@@ -1,4 +1,4 @@
-"""Figures and tables as text."""
+"""Numbers and dots as text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PERCENT = ("accuracy", "balanced_accuracy")
 
 
 def show(value: float | Name, measure: str) -> str:
-    """One figure, or a name, as a table has it.
+    """Format one number, or a name, for a table.
 
     >>> show(0.5, "accuracy"), show(-0.25, "minus loss"), show(float("nan"), "r2")
     ('50.0 %', '-0.25', '–')
@@ -27,7 +27,7 @@ def show(value: float | Name, measure: str) -> str:
 
 
 def signed(value: float, measure: str) -> str:
-    """A difference, with its sign.
+    """Format a difference with its sign.
 
     >>> signed(0.031, "accuracy"), signed(-0.5, "r2")
     ('+3.1', '−0.5')
@@ -39,7 +39,7 @@ def signed(value: float, measure: str) -> str:
 
 
 def strip(values: NDArray[np.float64], low: float, high: float, width: int) -> str:
-    """Dots along a line, denser where more values are, with a bar at zero.
+    """Draw values as dots along a line, denser where there are more, with a bar at zero.
 
     >>> strip(np.array([-1.0, 1.0, 1.0]), -1, 1, 5)
     '· │ ∶'

@@ -1,4 +1,4 @@
-"""What every loss is made of: rows with weights, and the mean of a user's function over them."""
+"""The parts that every loss is made of: rows with weights, and the mean of a user's function over them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Batch", "Held", "Rows", "by_row", "check_by_row", "is_close", "mean_
 
 
 class Rows(NamedTuple):
-    """Rows of one client's data with the weight of each in the mean: 1/n for a real row, 0 for padding.
+    """Rows of one client's data, each with its weight in the client's mean: 1/n for a real row, 0 for padding.
 
     >>> import jax.numpy as jnp
     >>> rows = Rows(jnp.eye(3), jnp.zeros(3), weight=jnp.array([0.5, 0.5, 0.0]))  # two rows, and one of padding
@@ -31,7 +31,7 @@ class Rows(NamedTuple):
     x: Pytree
     y: Pytree
     weight: jax.Array
-    key: jax.Array | None = None  # two words, for dropout and the like, in a batch that a net is trained on
+    key: jax.Array | None = None  # two words of a random key for dropout and the like; None unless a net is trained
 
     def mean(self, values: jax.Array) -> jax.Array:
         """The weighted mean of one value per row."""
@@ -39,7 +39,7 @@ class Rows(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What a user's own function sees: features and targets with a leading row axis.
+    """The rows passed to a user's function: features and targets with a leading row axis.
 
     >>> import numpy as np
     >>> Batch(x=np.eye(2), y=np.ones(2)).x.shape
@@ -51,7 +51,7 @@ class Batch(NamedTuple):
 
 
 def by_row(function: Callable[[Batch], Any], x: Pytree, y: Pytree) -> jax.Array:
-    """A user's batch function of each row alone.
+    """Apply a user's batch function to each row alone.
 
     >>> import jax.numpy as jnp
     >>> by_row(lambda batch: jnp.mean(batch.x * batch.y), jnp.array([1.0, 2.0]), jnp.array([3.0, 4.0])).tolist()
@@ -66,7 +66,7 @@ def by_row(function: Callable[[Batch], Any], x: Pytree, y: Pytree) -> jax.Array:
 
 
 def mean_by_row(function: Callable[[Batch], Any], rows: Rows) -> jax.Array:
-    """The mean of a user's batch function over rows, evaluated one row at a time so that padding cannot leak in.
+    """The weighted mean of a user's batch function over rows, evaluated one row at a time so that padding cannot leak in.
 
     >>> import jax.numpy as jnp
     >>> rows = Rows(jnp.array([1.0, 2.0, 9.0]), jnp.array([3.0, 4.0, 9.0]), jnp.array([0.5, 0.5, 0.0]))
@@ -77,9 +77,9 @@ def mean_by_row(function: Callable[[Batch], Any], rows: Rows) -> jax.Array:
 
 
 class Held:
-    """A value that an objective keeps for its start and that no compiled program ever reads.
+    """A value that an objective stores for its starting point, and that no compiled program ever reads.
 
-    So all of these count as equal: an objective that is made again, with another start of the same shape, compiles nothing.
+    All instances compare equal, so rebuilding an objective with another start of the same shape causes no recompilation.
 
     >>> Held([1.0]) == Held([2.0])
     True
@@ -96,7 +96,7 @@ class Held:
 
 
 def ridge_of(l2: float) -> float:
-    """The strength of a ridge if it is a finite number ≥ 0, else a sentence.
+    """Return the strength of a ridge as a float if it is a finite number ≥ 0, else raise.
 
     >>> ridge_of(1)
     1.0
@@ -107,7 +107,7 @@ def ridge_of(l2: float) -> float:
 
 
 def sees_other_rows(function: Callable[[Pytree], jax.Array], rows: Pytree) -> bool:
-    """Whether what a function gives for rows depends on which others there are: it gives one value, or line, per row.
+    """Whether a function's output for one row depends on the other rows; it must return one value (or array) per row.
 
     >>> import jax.numpy as jnp
     >>> (
@@ -117,7 +117,7 @@ def sees_other_rows(function: Callable[[Pytree], jax.Array], rows: Pytree) -> bo
     (True, False)
     """
     count = len(jax.tree.leaves(rows)[0])
-    with jax.default_matmul_precision("highest"):  # other shapes are rounded otherwise in a GPU's TF32
+    with jax.default_matmul_precision("highest"):  # a GPU's TF32 rounds differently for different shapes
         together = np.asarray(function(rows))
         alone = [np.asarray(function(jax.tree.map(lambda leaf, j=j: leaf[j : j + 1], rows))) for j in range(count)]
     apart = np.concatenate(alone)
@@ -127,7 +127,7 @@ def sees_other_rows(function: Callable[[Pytree], jax.Array], rows: Pytree) -> bo
 
 
 def is_close(found: ArrayLike, expected: ArrayLike) -> bool:
-    """Whether two results of the same computation, done in another order, agree to half of the digits.
+    """Whether two results of the same computation, done in a different order, agree to half of the digits.
 
     >>> is_close(1.0, 1.0 + 1e-12), is_close(1.0, 1.1)
     (True, False)
@@ -140,7 +140,7 @@ def is_close(found: ArrayLike, expected: ArrayLike) -> bool:
 def check_by_row(
     who: str, given: Any, function: Callable[[Pytree, Batch], Any], start: Pytree, clients: Clients
 ) -> None:
-    """Refuse a user's batch function that is no mean over rows, each by itself: evaluated row by row, it would be something else.
+    """Refuse a user's batch function that is not a mean over single rows, because twofold evaluates it row by row.
 
     >>> import numpy as np, twofold as tw
     >>> clients = tw.Clients.from_list([(np.array([[1.0], [2.0]]), [0.0, 1.0])])
@@ -156,14 +156,14 @@ def check_by_row(
         return
     name = getattr(given, "__name__", "the function")
     raise InputError(
-        f"{who} needs a mean over rows, each by itself, but on {count} rows of client {clients.names[0]!r} {name} "
-        f"gives {float(together):.6g}, and the mean of its values for single rows is {float(alone):.6g}. A sum is not a mean; "
-        "a function that looks at other rows of the batch, as BatchNorm does, is a job for tw.losses.net."
+        f"{who} needs a mean over single rows, but on {count} rows of client {clients.names[0]!r} {name} "
+        f"gives {float(together):.6g}, and the mean of its values for single rows is {float(alone):.6g}. If it is a sum, return the "
+        "mean; if it uses other rows of the batch, as BatchNorm does, use tw.losses.net."
     )
 
 
 def _shaken(params: Pytree) -> Pytree:
-    """Parameters a little way off: at zero, a function may look as if it did not look at its rows at all."""
+    """Slightly perturbed parameters: at zero, a function may ignore its rows, and the check would see nothing."""
     keys = jax.random.split(jax.random.key(0), max(len(jax.tree.leaves(params)), 1))
     leaves, structure = jax.tree.flatten(params)
     moved = [

@@ -1,4 +1,4 @@
-"""Linear models: a score x·W (+ b) and a link, which makes logistic, softmax or squared regression of it."""
+"""Linear models: a score x·W (+ b), and a link that turns it into logistic, softmax or squared regression."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class Link(NamedTuple):
     """
 
     name: str
-    loss: Callable[..., jax.Array]  # of scores and targets: one value per row; classes along axis 1, or as it is told
+    loss: Callable[..., jax.Array]  # (scores, targets) → one value per row; classes along axis 1 by default
     curvature: float
     outputs: int | None  # None: one score per row
     labels: int | None  # number of classes, None for real targets
     decide: Callable[[jax.Array], jax.Array]
 
     def __reduce__(self) -> tuple[Callable[..., Link], tuple[str, int | None]]:
-        """Pickled by its name: its functions are not what their modules' names stand for, since JAX has wrapped them."""
+        """Pickle the link by its name, because JAX has wrapped its functions, which pickle would not find in their module."""
         return _link_named, (self.name, self.outputs)
 
     def grade(self, score: jax.Array, y: jax.Array) -> jax.Array:
-        """One figure per row, larger is better: 1/0 for right/wrong, minus the squared error for real targets."""
+        """One number per row, larger is better: 1/0 for right/wrong, minus the squared error for real targets."""
         if self.labels is None:
             return -jnp.square(score - y)
         return (self.decide(score) == y).astype(score.dtype)
@@ -47,32 +47,32 @@ class Link(NamedTuple):
 
 @jax.custom_jvp
 def _logistic(score: jax.Array, y: jax.Array) -> jax.Array:
-    """log(1+e^s) − y·s for y in {0, 1}, with no overflow and no cancellation."""
+    """log(1+e^s) − y·s for y in {0, 1}, without overflow or cancellation."""
     s = jnp.where(y > 0, -score, score)
     return jnp.maximum(s, 0) + jnp.log1p(jnp.exp(-jnp.abs(s)))
 
 
 @_logistic.defjvp
 def _(primals: tuple, tangents: tuple) -> tuple:
-    # Also right at s = 0, where max and abs have no derivative; and in one piece, which XLA makes faster loops of than of the
-    # derivatives of its parts. Targets are labels: they have no derivative.
+    # Written by hand because max and abs have no derivative at s = 0, and because XLA makes a faster loop from one formula than
+    # from the derivatives of its parts. Targets are labels and have no derivative.
     return _logistic(*primals), _logistic_slope(*primals) * tangents[0]
 
 
 def _logistic_slope(score: jax.Array, y: jax.Array) -> jax.Array:
-    """σ(s) − y, without the cancellation."""
-    wrong = jax.lax.logistic(jnp.where(y > 0, -score, score))  # how much is given to the other class
+    """σ(s) − y, without cancellation."""
+    wrong = jax.lax.logistic(jnp.where(y > 0, -score, score))  # the probability of the wrong class
     return jnp.where(y > 0, -wrong, wrong)
 
 
 def _mine(score: jax.Array, y: jax.Array, axis: int = 1) -> jax.Array:
-    # A comparison, not an index: the gradient of the latter is a scatter, which costs more than the rest of this loss.
+    # A comparison instead of an index: the gradient of an index is a scatter, which costs more than the rest of this loss.
     return jnp.expand_dims(jnp.arange(score.shape[axis]), 1 - axis) == jnp.expand_dims(y, axis)
 
 
 def _softmax(score: jax.Array, y: jax.Array, axis: int = 1) -> jax.Array:
-    # log Σ e^s is the same whatever is taken out of the sum, so the largest score is a number like any other here, without
-    # a derivative. jax.nn.logsumexp also has an answer for infinite scores, which costs as much again as the rest.
+    # log Σ e^s = c + log Σ e^(s−c) for any constant c, so the largest score can be treated as a constant, without a derivative.
+    # jax.nn.logsumexp also handles infinite scores, which would double the cost.
     largest = jax.lax.stop_gradient(jnp.max(score, axis=axis))
     total = jnp.sum(jnp.exp(score - jnp.expand_dims(largest, axis)), axis=axis)
     return largest + jnp.log(total) - jnp.sum(jnp.where(_mine(score, y, axis), score, 0), axis=axis)
@@ -107,8 +107,8 @@ def probabilities(scores: NDArray[Any]) -> NDArray[Any]:
 class Linear:
     """mean_i ℓ(x_i·W + b, y_i) + (l2/2)‖(W, b)‖², with the link ℓ of logistic, softmax or squared regression.
 
-    Parameters are one array W, or a dict of `weight` and `bias` with an intercept. The ridge covers the bias too: that
-    is what makes the loss l2-strongly convex.
+    The parameters are one array W or, with an intercept, a dict of `weight` and `bias`. The ridge covers the bias too, which makes
+    the loss l2-strongly convex.
 
     >>> import numpy as np, twofold as tw
     >>> clients = tw.Clients.from_list([(np.eye(2), [0, 1])])
@@ -124,14 +124,14 @@ class Linear:
     intercept: bool = static(default=False)
 
     def init(self, clients: Clients) -> Pytree:
-        """Zero parameters for the width of these clients' features."""
+        """Zero parameters, sized for these clients' features."""
         self.check(clients)
         shape = (clients.x.shape[1],) + (() if self.link.outputs is None else (self.link.outputs,))
         weight = np.zeros(shape)
         return {"weight": weight, "bias": np.zeros(shape[1:])} if self.intercept else weight
 
     def check(self, clients: Clients) -> None:
-        """Refuse features that are not a matrix, and labels that this loss has no meaning for."""
+        """Refuse features that are not a matrix, and labels that do not fit this loss."""
         x = clients.x
         if not isinstance(x, np.ndarray) or x.ndim != 2:
             found = type(x).__name__ if not isinstance(x, np.ndarray) else f"an array of shape {x.shape}"
@@ -143,7 +143,7 @@ class Linear:
         check_magnitude(clients)
 
     def check_targets(self, clients: Clients) -> None:
-        """Refuse labels or targets that this loss has no meaning for, whatever the features are."""
+        """Refuse labels or targets that do not fit this loss, whatever the features are."""
         y = clients.y
         if not isinstance(y, np.ndarray) or y.ndim != 1:
             found = type(y).__name__ if not isinstance(y, np.ndarray) else f"an array of shape {y.shape}"
@@ -161,12 +161,12 @@ class Linear:
             )
 
     def score(self, params: Pytree, x: jax.Array) -> jax.Array:
-        """x·W + b, one score (or one per class) a row."""
+        """x·W + b: one score per row, or one per row and class."""
         product = kernels.product(x, params["weight"] if self.intercept else params)
         return product + params["bias"][None] if self.intercept else product
 
     def by_class(self) -> ByClass | None:
-        """This loss of weights kept class by class; None where there is one score a row."""
+        """This loss for weights stored as (classes, features); None if there is one score per row."""
         return None if self.link.outputs is None else ByClass(self)
 
     def ridge(self, params: Pytree) -> jax.Array:
@@ -186,13 +186,13 @@ class Linear:
         return self.link.decide(self.score(params, x))
 
     def grade(self, params: Pytree, x: jax.Array, y: jax.Array) -> jax.Array:
-        """One figure per row, larger is better: right or wrong, or minus the squared error."""
+        """One number per row, larger is better: 1 or 0 for right or wrong, or minus the squared error."""
         return self.link.grade(self.score(params, x), y)
 
-    # On the host, where rows come in any number and nothing is to be compiled for each.
+    # The methods below run on the host in NumPy, so that no number of rows needs a compilation of its own.
 
     def scores(self, params: Pytree, x: NDArray[Any]) -> NDArray[Any]:
-        """x·W + b in NumPy: one score (or one per class) a row."""
+        """x·W + b in NumPy: one score per row, or one per row and class."""
         weight = np.asarray(params["weight"] if self.intercept else params)
         if np.ndim(x) != 2 or np.shape(x)[1] != weight.shape[0]:
             raise InputError(f"x has shape {np.shape(x)}, but the {self.link.name} loss has {weight.shape[0]} weights.")
@@ -206,7 +206,7 @@ class Linear:
         return (scores > 0).astype(np.int64) if self.link.outputs is None else np.argmax(scores, axis=1)
 
     def probabilities(self, scores: NDArray[Any]) -> NDArray[Any]:
-        """The probability of every class, one row each; a real target has none."""
+        """The probability of every class, one line per row; raises for real targets."""
         if self.link.labels is None:
             raise InputError(
                 "The squared loss predicts a number, not probabilities: use predict, or a logistic or softmax loss."
@@ -218,7 +218,7 @@ class Linear:
         return self.decide(self.scores(params, x))
 
     def describe(self) -> dict[str, Any]:
-        """The name and the arguments with which `losses.REGISTRY` makes this loss again."""
+        """The name and the arguments from which `losses.REGISTRY` can rebuild this loss."""
         chosen = {"classes": self.link.outputs} if self.link.outputs is not None else {}
         return {"name": self.link.name, **chosen, "l2": float(self.l2), "intercept": self.intercept}
 
@@ -226,17 +226,17 @@ class Linear:
         """μ', L', 𝓛' of every client: κ·λ(XᵀX/n) + l2, with κ the link's curvature (Lemmas of Section 2)."""
         smallest, largest, longest = _spectra(clients, columns, self.intercept)
         kappa, l2 = self.link.curvature, float(self.l2)
-        # Only a quadratic link has a smallest curvature of its own; the others are flat at infinity.
+        # Only the quadratic link is strongly convex by itself; the others become flat at infinity.
         mu = (smallest if self.link.labels is None else np.zeros_like(smallest)) + l2
         how = {name: "certified" for name in ("mu", "L", "calL")}  # noqa: C420  (typed as plain strings)
         return LossConstants(mu=mu, L=kappa * largest + l2, calL=kappa * longest + l2, how=how)
 
 
 def _remedy(found: NDArray[Any], link: Link) -> str:
-    """What to do about labels that a loss has no meaning for."""
+    """What to do about labels that do not fit a loss."""
     classes = int(link.labels or 0)
     if classes == 2 and np.array_equal(found, [-1, 1]):
-        return ""  # the check of labels says it already
+        return ""  # the message of check_labels already gives the remedy
     if not np.array_equal(found, np.rint(found)):
         return ". These are real numbers, not labels: use losses.squared()"
     if np.array_equal(found, np.arange(1, classes + 1)):
@@ -251,10 +251,10 @@ def _remedy(found: NDArray[Any], link: Link) -> str:
 
 @record
 class ByClass:
-    """The same loss of weights kept class by class, (classes, features): the form that algorithms work on.
+    """The same loss for weights stored as (classes, features), the form that algorithms work on.
 
-    The gradient, slopes·x, is then a product of long rows that needs nothing transposed, twice as fast on CPUs.
-    `Problem` turns the user's weights into this form and back.
+    In this form the gradient, slopes·x, is a product along long rows that needs no transposition, and is twice as fast on CPUs.
+    `Problem` converts the user's weights to this form and back.
     """
 
     loss: Linear
@@ -268,7 +268,7 @@ class ByClass:
 
 
 def check_magnitude(clients: Clients) -> None:
-    """Refuse features whose squares, and so all curvature, are infinite in the run's precision; name the client."""
+    """Refuse features whose squares (and therefore all curvature) overflow in the run's precision, naming the client."""
     x, dtype = clients.x, jnp.result_type(float)
     if not x.size or not np.issubdtype(x.dtype, np.floating):
         return
@@ -285,7 +285,7 @@ def check_magnitude(clients: Clients) -> None:
 
 
 def _spectra(clients: Clients, columns: Any, intercept: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each client: smallest and largest eigenvalue of XᵀX/n, and the largest ‖x‖² of a row."""
+    """For each client: the smallest and largest eigenvalue of XᵀX/n, and the largest ‖x‖² of any row."""
     smallest, largest, longest = (np.empty(len(clients)) for _ in range(3))
     for m, (lo, hi) in enumerate(zip(clients.offsets[:-1], clients.offsets[1:], strict=True)):
         x = np.asarray(clients.x[lo:hi][:, columns], np.float64)
@@ -294,7 +294,7 @@ def _spectra(clients: Clients, columns: Any, intercept: bool) -> tuple[np.ndarra
         if clients.row_weights is not None:
             x = x * np.sqrt(clients.row_weights[lo:hi])[:, None]
         n, d = x.shape
-        gram = x.T @ x / n if d <= n else x @ x.T / n  # same nonzero spectrum, whichever is smaller
+        gram = x.T @ x / n if d <= n else x @ x.T / n  # both have the same nonzero spectrum: take the smaller matrix
         values = np.linalg.eigvalsh(gram)
         largest[m] = values[-1]
         smallest[m] = max(values[0], 0.0) if d <= n else 0.0

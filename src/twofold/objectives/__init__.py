@@ -56,11 +56,11 @@ ELSEWHERE = {
     "softmax": "softmax is a loss: objectives.mixture(losses.softmax(classes), lam=...)",
     "squared": "squared is a loss: objectives.mixture(losses.squared(), lam=...)",
 }
-"""What the field calls some of these, and where it is."""
+"""Names from the literature, and where the thing is found here."""
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("__"):  # Python's own questions
+    if name.startswith("__"):  # Python looks up names such as __path__
         raise AttributeError(f"module 'twofold.objectives' has no attribute {name!r}")
     where = ELSEWHERE.get(name.lower().replace("_", ""))
     if where is not None:

@@ -49,7 +49,9 @@ class Adaptive(Objective):
         """α_m of each client."""
         alpha = np.asarray(self.alpha, np.float64)
         if alpha.ndim and alpha.shape != (len(clients),):
-            raise InputError(f"alpha has shape {alpha.shape}, but there are {len(clients)} clients: give one or each.")
+            raise InputError(
+                f"alpha has shape {alpha.shape}, but there are {len(clients)} clients: give one number, or one per client."
+            )
         return np.broadcast_to(alpha, (len(clients),))
 
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
@@ -74,7 +76,7 @@ class Adaptive(Objective):
         return model.of_terms(self.loss, clients, terms) if isinstance(self.loss, Linear) else None
 
     def of_newcomer(self, own: Mapping[str, float]) -> Objective:
-        """With a new client's α, which is checked."""
+        """The objective with the new client's α, after checking that it lies in (0, 1)."""
         made = cast(Adaptive, super().of_newcomer(own))
         adaptive(self.loss, made.alpha)
         return made

@@ -1,4 +1,4 @@
-"""What a personalised objective is: one client's f(w, β, rows) in unscaled w, its constants, and its hooks."""
+"""The base class of personalised objectives: one client's f(w, β, rows) in unscaled w, its constants, and its hooks."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ NOTHING: Pytree = ()
 """An empty block: the shared part of local training, the private part of traditional federated learning."""
 
 Part: TypeAlias = Literal["shared", "alone"]
-"""One block as a model by itself: w without β ("shared"), or β without w ("alone")."""
+"""One block used as a model by itself: w without β ("shared"), or β without w ("alone")."""
 Measure: TypeAlias = Literal["accuracy", "minus squared error", "minus loss", "grade"]
-"""What a grade is; larger is always better. "grade" is a figure that the user's own function gives."""
+"""What a grade measures; larger is always better. "grade" means a number from the user's own function."""
 
 
 class Stages(NamedTuple):
-    """The two problems behind an objective that is solved in two stages.
+    """The two problems of an objective that is solved in two stages.
 
-    `first` has no private part. `second(w)` is the objective of the second stage, with w held at the first stage's
-    solution, so it has no shared part.
+    `first` has no private part. `second(w)` is the second stage's objective with w fixed at the first stage's solution, so it
+    has no shared part.
 
     >>> import twofold as tw
     >>> ditto = tw.objectives.multitask(tw.losses.logistic(), lam=0.1, Lambda=float("inf"))
@@ -58,8 +58,8 @@ class Stages(NamedTuple):
 class Objective:
     """One client's objective f_m(w, β_m), a function of the shared w, the private β_m and the client's rows.
 
-    Subclasses are final. They write `init`, `value`, `constants` and `personal`. The other methods are hooks, whose
-    default is right for nearly all objectives. `own` stands for numbers that belong to one client (APFL's α_m).
+    Subclasses are final. They define `init`, `value`, `constants` and `personal`. The other methods are hooks, and their
+    defaults are right for nearly all objectives. `own` holds numbers that belong to one client, such as APFL's α_m.
 
     >>> import twofold as tw
     >>> objective = tw.objectives.mixture(tw.losses.logistic(l2=0.01), lam=0.1)
@@ -82,12 +82,12 @@ class Objective:
     whole_models: ClassVar[bool] = False
     """Whether w and β are each either empty or a complete set of the loss's parameters."""
     personal_needs_rows: ClassVar[bool] = False
-    """Whether `personal` looks at the client's training rows, so that a model that travels must store what it gives."""
+    """Whether `personal` needs the client's training rows; an exported model must then store what `personal` returns."""
     equation: ClassVar[str]
     loss: Loss
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
-        """Give the starting (w, β) for these clients, mostly zeros; either may be the empty pytree."""
+        """Return the starting (w, β) for these clients, mostly zeros; either may be the empty pytree."""
         raise NotImplementedError
 
     def value(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> jax.Array:
@@ -95,46 +95,46 @@ class Objective:
         raise NotImplementedError
 
     def constants(self, clients: Clients, scale: float) -> Constants | None:
-        """Give certified constants of F in the scaled space, or None where there is no formula for them."""
+        """Return certified constants of F in the scaled space, or None if there is no formula for them."""
         raise NotImplementedError
 
     def curvature(self, clients: Clients) -> BlockCurvature | None:
-        """The arrows below and above the Hessian, where the loss is linear; None where nothing of the kind is known."""
+        """Arrow-shaped lower and upper bounds of the Hessian, for linear losses; None if no such bounds are known."""
         return None
 
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
-        """Give the parameters of `loss` with which this client predicts; `rows` are its training rows."""
+        """Return the parameters of `loss` with which this client predicts; `rows` are its training rows."""
         raise NotImplementedError
 
     # --- hooks --------------------------------------------------------------------------------------------------------
 
     def bind(self, clients: Clients) -> Objective:
-        """Give this objective together with what it must know about the clients first (shapes, for example)."""
+        """Return this objective with what it must know about the clients filled in, such as shapes."""
         return self
 
     def prepare(self, clients: Clients, minimise: Callable[[Objective], tuple[Pytree, Pytree]]) -> Objective:
-        """Give what `bind` gives, where needed with the minimiser (w, β) of another objective on the same clients in it."""
+        """Do what `bind` does; an objective that needs the minimiser (w, β) of another one first computes it with `minimise`."""
         return self.bind(clients)
 
     def own(self, clients: Clients) -> Pytree:
-        """Give the numbers that belong to each client, with a leading client axis."""
+        """Return the numbers that belong to each client, with a leading client axis."""
         return NOTHING
 
     def stages(self) -> Stages | None:
-        """Give the two stages of an objective that is solved one after the other (Λ = ∞), else None."""
+        """Return the two stages of an objective that is solved in two stages (Λ = ∞), else None."""
         return None
 
     def mixture_strength(self) -> float | None:
-        """Give λ if this is f'(β) + (λ/2)‖w − β‖², the only objective that L2SGD+ and pFedMe solve, else None."""
+        """Return λ if this is f'(β) + (λ/2)‖w − β‖², the only objective that L2SGD+ and pFedMe solve, else None."""
         return None
 
     def by_class(self) -> Objective | None:
-        """Give this objective of softmax weights kept class by class, else None (see `Problem.variables`)."""
+        """Return this objective for softmax weights stored as (classes, features), else None (see `Problem.variables`)."""
         loss = self.loss.by_class() if self.whole_models else None
         return None if loss is None else dataclasses.replace(self, loss=loss)  # type: ignore[type-var]
 
     def grade(self, w: Pytree, beta: Pytree, train: Rows, own: Pytree, x: Pytree, y: Pytree) -> jax.Array:
-        """Grade this client's predictions: one figure per row of (x, y), larger is better."""
+        """Grade this client's predictions: one number per row of (x, y), larger is better."""
         return self.loss.grade(self.personal(w, beta, train, own), x, y)
 
     def predict(self, w: Pytree, beta: Pytree, train: Rows, own: Pytree, x: Pytree) -> jax.Array:
@@ -143,13 +143,13 @@ class Objective:
 
     def measure(self) -> Measure:
         """Say what `grade` measures."""
-        link = getattr(getattr(self, "loss", None), "link", None)  # an objective may have no loss of ours at all
+        link = getattr(getattr(self, "loss", None), "link", None)  # a custom objective has no loss
         if link is None:
             return "minus loss"
         return "minus squared error" if link.labels is None else "accuracy"
 
     def parts(self, clients: Clients) -> tuple[Part, ...]:
-        """Say which of w ("shared") and β ("alone") are models by themselves: those shaped like the loss's parameters."""
+        """List which of w ("shared") and β ("alone") are models by themselves: those shaped like the loss's parameters."""
         if getattr(self, "loss", None) is None:
             return ()
         model = _shapes(self.loss.init(clients))
@@ -162,28 +162,28 @@ class Objective:
         """Grade the predictions of one block alone, which must be one of `parts`."""
         return self.loss.grade(w if part == "shared" else beta, x, y)
 
-    # --- hooks of a model that travels: on the host, and without anybody's training rows ------------------------------
+    # --- hooks of an exported model: on the host, and without any training rows ---------------------------------------
 
     def only(self, part: Part, w: Pytree, beta: Pytree) -> Pytree:
-        """Give what `personal` would, of one block alone, which must be one of `parts`."""
+        """Return the parameters of one block alone, in the form of `personal`; the block must be one of `parts`."""
         return w if part == "shared" else beta
 
     def scores(self, personal: Pytree, x: Pytree) -> NDArray[Any]:
-        """Give the scores behind the predictions of what `personal` gave: one a row, or one per class."""
+        """Return the scores for the rows x under the parameters from `personal`: one per row, or one per row and class."""
         return self.loss.scores(personal, x)
 
     def predictions(self, personal: Pytree, x: Pytree) -> NDArray[Any]:
-        """Predict for the rows x with what `personal` gave."""
+        """Predict for the rows x with the parameters from `personal`."""
         return self.loss.predictions(personal, x)
 
     def of_client(self, m: int) -> Objective:
-        """Give this objective with the numbers of client m alone in it, and nobody else's."""
+        """Return this objective with client m's numbers only."""
         arrays = {name: value for name, value in self._numbers().items() if np.ndim(value)}
         mine = {name: float(value[m]) for name, value in arrays.items()}
         return dataclasses.replace(self, **mine) if mine else self  # type: ignore[type-var]
 
     def of_newcomer(self, own: Mapping[str, float]) -> Objective:
-        """Give this objective as it is for a client that was not there, with its own numbers where everyone has some."""
+        """Return this objective for a client that was not in training; `own` has its numbers wherever each client has its own."""
         numbers = self._numbers()
         for name in own.keys() - numbers.keys():
             has = f"it has {', '.join(numbers)}" if numbers else "leave it out"
@@ -191,13 +191,13 @@ class Objective:
         for name, value in numbers.items():
             if np.size(value) != 1 and name not in own:
                 raise InputError(
-                    f"Each of the {np.size(value)} clients has {name} of its own: say the new client's, as in adapt(x, y, {name}=0.5)."
+                    f"Each of the {np.size(value)} clients has its own {name}: give the new client's, as in adapt(x, y, {name}=0.5)."
                 )
         mine = {name: float(own.get(name, np.reshape(value, -1)[0])) for name, value in numbers.items()}
         return dataclasses.replace(self, **mine) if mine else self  # type: ignore[type-var]
 
     def _numbers(self) -> dict[str, Any]:
-        """The fields that are a number, or one number for each client."""
+        """The fields that hold one number, or one number per client."""
         data = [field.name for field in dataclasses.fields(self) if not field.metadata.get("static")]  # type: ignore[arg-type]
         found: dict[str, Any] = {name: getattr(self, name) for name in data}
         kinds = (int, float, np.ndarray, np.number, jax.Array)
@@ -205,9 +205,9 @@ class Objective:
         return {name: found[name] for name in numbers if np.ndim(found[name]) < 2}
 
     def describe(self) -> tuple[str, dict[str, Any]] | None:
-        """Give the name and the arguments, besides the loss, with which `objectives.REGISTRY` makes this objective again.
+        """Return the name and the arguments, besides the loss, from which `objectives.REGISTRY` can rebuild this objective.
 
-        They are such as JSON can hold. None where a function of the user's own is among them.
+        JSON can hold them. None if one of the arguments is a user's function.
         """
         fields = [field.name for field in dataclasses.fields(self) if field.name != "loss"]  # type: ignore[arg-type]
         found = {name: getattr(self, name) for name in fields}
@@ -224,7 +224,7 @@ def _shapes(block: Pytree) -> Pytree:
 
 
 def positive(name: str, value: object, *, zero: bool = False) -> float:
-    """Give the value as a float if it is finite and positive (or zero, where that is allowed), else raise.
+    """Return the value as a float if it is finite and positive (or zero, if `zero`), else raise.
 
     >>> from twofold.objectives.base import positive
     >>> positive("lam", 2)
@@ -236,7 +236,7 @@ def positive(name: str, value: object, *, zero: bool = False) -> float:
 
 
 def each_positive(name: str, value: object) -> float | NDArray[np.float64]:
-    """Give one positive number as a float, or one per client (≥ 0, not all 0) as an array, else raise.
+    """Return one positive number as a float, or one number per client (≥ 0, not all 0) as an array, else raise.
 
     >>> from twofold.objectives.base import each_positive
     >>> each_positive("lam", [0.5, 0]).tolist()
@@ -255,7 +255,7 @@ def each_positive(name: str, value: object) -> float | NDArray[np.float64]:
 
 
 def own_strength(name: str, value: float | NDArray[np.float64], clients: Clients) -> Pytree:
-    """Give a strength as numbers that belong to each client, if it is one per client; else nothing.
+    """Return a strength as the clients' own numbers if there is one per client; otherwise nothing (an empty pytree).
 
     >>> import numpy as np, twofold as tw
     >>> clients = tw.Clients.from_list([(np.eye(2), [0.0, 1.0]), (np.eye(2), [1.0, 1.0])])
@@ -265,12 +265,14 @@ def own_strength(name: str, value: float | NDArray[np.float64], clients: Clients
     if not np.ndim(value):
         return NOTHING
     if np.shape(value) != (len(clients),):
-        raise InputError(f"{name} has shape {np.shape(value)}, but there are {len(clients)} clients: give one or each.")
+        raise InputError(
+            f"{name} has shape {np.shape(value)}, but there are {len(clients)} clients: give one number, or one per client."
+        )
     return np.asarray(value, np.float64)
 
 
 def with_typical(name: str, value: float | NDArray[np.float64], own: Mapping[str, float]) -> Mapping[str, float]:
-    """Give a new client's own numbers; where it has none of this name, the median of everyone's that are not 0.
+    """Return a new client's own numbers; if `name` is not among them, add the median of the clients' nonzero values.
 
     >>> import numpy as np
     >>> with_typical("lam", np.array([0.0, 1.0, 3.0]), {})

@@ -1,4 +1,4 @@
-"""A blend with a weight of each client's own, to be learned with the rest: what APFL with adaptive α works on."""
+"""A blend whose weight α_m each client learns along with its model: the objective of APFL with adaptive α."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Blended", "blended"]
 
 @record
 class Blended(Objective):
-    """f_m(w, (v_m, α_m)) = Λ f'_m(w) + f'_m((1−α_m)v_m + α_m w): APFL2 whose α is part of β.
+    """f_m(w, (v_m, α_m)) = Λ f'_m(w) + f'_m((1−α_m)v_m + α_m w): APFL2 with α as part of β.
 
     It is nonconvex, since α multiplies the models.
 
@@ -35,7 +35,7 @@ class Blended(Objective):
     equation = "Λf'(w) + f'((1−α)v + αw), β = (v, α)"
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
-        """Two models that start alike, and the first α."""
+        """Two models with the same initial parameters, and the initial α."""
         start = self.loss.init(clients)
         return start, {"model": start, "alpha": np.float64(self.alpha)}
 
@@ -66,9 +66,9 @@ class Blended(Objective):
 
 
 def blended(loss: Loss, alpha: float = 0.5, Lambda: float = 1.0) -> Blended:
-    """Blend a shared and an own model with a weight that is learned, too: Λf'(w) + f'((1−α)v + αw) with β = (v, α).
+    """Blend a shared and a private model with a learned weight: Λf'(w) + f'((1−α)v + αw) with β = (v, α).
 
-    `alpha` is where every client's α begins: how much of the shared model is in its blend.
+    `alpha` is every client's initial α, the share of the shared model in its blend.
 
     >>> import twofold as tw
     >>> tw.objectives.blended(tw.losses.logistic(), alpha=0.3).alpha
@@ -76,5 +76,5 @@ def blended(loss: Loss, alpha: float = 0.5, Lambda: float = 1.0) -> Blended:
     """
     start = positive("alpha", alpha, zero=True)
     if start > 1:
-        raise InputError(f"alpha is a share from 0 to 1, got {alpha=}.")
+        raise InputError(f"alpha must be a number from 0 to 1, got {alpha=}.")
     return Blended(loss, start, positive("Lambda", Lambda, zero=True))

@@ -1,4 +1,4 @@
-"""An objective of your own: any f(w, β, batch)."""
+"""A user-defined objective: any f(w, β, batch)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Custom(Objective):
         return jax.tree.map(np.asarray, self.start.value)
 
     def bind(self, clients: Clients) -> Custom:
-        """Refuse a function that looks at other rows of its batch."""
+        """Refuse a function whose value for one row depends on other rows of the batch."""
 
         def at(point: Pytree, batch: Batch) -> jax.Array:
             return self._call(point[0], point[1], batch)
@@ -60,7 +60,7 @@ class Custom(Objective):
         return self
 
     def value(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> jax.Array:
-        """The mean of the user's function, row by row."""
+        """The mean of the user's function over rows, evaluated one row at a time."""
         return mean_by_row(lambda batch: self._call(w, beta, batch), rows)
 
     def _call(self, w: Pytree, beta: Pytree, batch: Batch) -> jax.Array:
@@ -69,18 +69,18 @@ class Custom(Objective):
         return cast(_WithParams, self.f)(w, beta, batch, self.params)
 
     def constants(self, clients: Clients, scale: float) -> Constants | None:
-        """The constants that the user gave, or None: the problem estimates them."""
+        """The constants that the user gave; None if the problem is to estimate them."""
         if self.given is None:
             return None
         given: _Given = self.given.value
         return given if isinstance(given, Constants) else given(clients)
 
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
-        """Both parts: only the user knows what they mean."""
+        """Both parts, (w, β): only the user knows what they mean."""
         return w, beta
 
     def grade(self, w: Pytree, beta: Pytree, train: Rows, own: Pytree, x: Pytree, y: Pytree) -> jax.Array:
-        """The user's grade per row, or else minus f of each row."""
+        """The user's grade of each row; without one, minus f of the row."""
         if self.grader is not None:
             return self.grader(w, beta, Batch(x, y))
         return -by_row(lambda batch: self._call(w, beta, batch), x, y)
@@ -98,14 +98,14 @@ class Custom(Objective):
         return self.scores(personal, x)
 
     def describe(self) -> None:
-        """A file cannot hold a function."""
+        """None, because a file cannot hold a function."""
 
     def measure(self) -> Measure:
-        """The user's own grade, or else minus f."""
+        """The user's own grade; without one, minus f."""
         return "minus loss" if self.grader is None else "grade"
 
     def parts(self, clients: Clients) -> tuple[Part, ...]:
-        """None: what w or β means without the other is not known here."""
+        """No parts, because only the user knows what w or β means without the other."""
         return ()
 
 
@@ -118,13 +118,13 @@ def custom(
     constants: Constants | Callable[[Clients], Constants] | None = None,
     grade: Callable[[Pytree, Pytree, Batch], jax.Array] | None = None,
 ) -> Custom:
-    """Make an objective of your own: `f(w, β, batch)` is one client's loss, a mean over the rows of `batch = (x, y)`.
+    """Make an objective from your own function: `f(w, β, batch)` is one client's loss, a mean over the rows of `batch = (x, y)`.
 
-    Write it in plain, unscaled w. It must be a mean over rows (a finite sum), because twofold evaluates it row by row;
-    that is what makes unequal clients and sampling right. Terms without rows (a penalty) are fine. `w0` and `beta0` are
-    one client's starting pytrees, and either may be `()`. Numbers in `params`, passed to f as a fourth argument, can
-    change without recompiling. `constants` (of F in the scaled space) are estimated at the start if you do not give
-    them. `grade(w, beta, batch)` gives one figure per row for `tw.evaluate`; the default is minus f.
+    Write it in plain, unscaled w. It must be a mean over rows (a finite sum), because twofold evaluates it row by row; that keeps
+    clients of unequal size and sampling correct. Terms that use no rows, such as a penalty, are fine. `w0` and `beta0` are one
+    client's starting pytrees, and either may be `()`. Numbers in `params` are passed to f as a fourth argument, and can change
+    without recompiling. Without `constants` (of F in the scaled space), twofold estimates them at the starting point.
+    `grade(w, beta, batch)` returns one number per row for `tw.evaluate`; the default is minus f.
 
     >>> import jax.numpy as jnp
     >>> import twofold as tw

@@ -1,4 +1,4 @@
-"""FLIX: a shared model, blended with what everyone finds alone (Gasanov et al. 2021, the objective of Scafflix)."""
+"""FLIX: a shared model, blended with the one each client finds alone (Gasanov et al. 2021, the objective of Scafflix)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__ = ["Flix", "flix"]
 
 @record
 class Flix(Objective):
-    """f_m(w) = f'_m(α_m w + (1−α_m) w*_m), with w*_m = argmin f'_m of client m alone; there is nothing private left to learn.
+    """f_m(w) = f'_m(α_m w + (1−α_m) w*_m), where w*_m = argmin f'_m is client m's own minimiser; no private part is learned.
 
-    `Problem` finds the w*_m before anything runs, by the reference solver, unless they are given. They never leave a client: a
-    solver sees gradients in w.
+    Unless the w*_m are given, `Problem` computes them first with the reference solver. They never leave a client: messages hold
+    gradients in w only.
 
     >>> import jax.numpy as jnp
     >>> import twofold as tw
@@ -45,7 +45,7 @@ class Flix(Objective):
     equation = "f'(αw + (1−α)w*)"
 
     def prepare(self, clients: Clients, minimise: Callable[[Objective], tuple[Pytree, Pytree]]) -> Flix:
-        """The same objective with everyone's w*_m."""
+        """The same objective with all clients' w*_m filled in."""
         if self.alone is None:
             return dataclasses.replace(self, alone=minimise(local(self.loss))[1])
 
@@ -59,21 +59,23 @@ class Flix(Objective):
         return self
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
-        """Zero w, nothing private."""
+        """Zero w, and an empty private part."""
         return self.loss.init(clients), NOTHING
 
     def own(self, clients: Clients) -> tuple[NDArray[np.float64], Pytree]:
         """α_m and w*_m of each client."""
         if self.alone is None:
             raise InputError(
-                "FLIX needs everyone's own minimiser first: ask the objective of a Problem, or give alone=."
+                "FLIX needs each client's own minimiser first: use the objective of a Problem, or give alone=."
             )
         return self._alphas(clients), self.alone
 
     def _alphas(self, clients: Clients) -> NDArray[np.float64]:
         alpha = np.asarray(self.alpha, np.float64)
         if alpha.ndim and alpha.shape != (len(clients),):
-            raise InputError(f"alpha has shape {alpha.shape}, but there are {len(clients)} clients: give one or each.")
+            raise InputError(
+                f"alpha has shape {alpha.shape}, but there are {len(clients)} clients: give one number, or one per client."
+            )
         return np.broadcast_to(alpha, (len(clients),))
 
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
@@ -92,7 +94,7 @@ class Flix(Objective):
         return constants.traditional(scaled)
 
     def curvature(self, clients: Clients) -> model.BlockCurvature | None:
-        """f'_m at the blend, which is α_m w and a number that does not move."""
+        """f'_m at the blend, which is α_m w plus a constant."""
         if not isinstance(self.loss, Linear):
             return None
         alpha = self._alphas(clients)
@@ -100,15 +102,15 @@ class Flix(Objective):
         return found if self.alone is None else found.shifted(self._offsets(alpha), float(self.loss.l2))
 
     def of_client(self, m: int) -> Objective:
-        """With α_m alone, and nobody's w*."""
+        """The objective with α_m only, and without any w*."""
         return dataclasses.replace(cast(Flix, super().of_client(m)), alone=None)
 
     def of_newcomer(self, own: Mapping[str, float]) -> Flix:
-        """With a new client's α; its w* is still to be found."""
+        """The objective with the new client's α; its w* is still to be computed."""
         return flix(self.loss, cast(Flix, super().of_newcomer(own)).alpha)
 
     def describe(self) -> tuple[str, dict[str, Any]]:
-        """Without everyone's w*, which a client keeps to itself."""
+        """The name and α; the w*_m are left out, because they are private to each client."""
         return self.name, {"alpha": np.asarray(self.alpha).tolist()}
 
     def _offsets(self, alpha: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -120,10 +122,10 @@ class Flix(Objective):
 
 
 def flix(loss: Loss, alpha: float | Sequence[float] | NDArray[np.floating], alone: Pytree | None = None) -> Flix:
-    """Blend a shared model with what everyone finds alone: f'(αw + (1−α)w*), w*_m = argmin f'_m (FLIX, Scafflix).
+    """Blend a shared model with the one each client finds alone: f'(αw + (1−α)w*), w*_m = argmin f'_m (FLIX, Scafflix).
 
     `alpha` is one number with 0 < α ≤ 1 (1 is traditional federated learning), or one per client. `alone` gives the w*_m, with a
-    leading client axis; else they are found first.
+    leading client axis; without it they are computed first.
 
     >>> import twofold as tw
     >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)

@@ -1,4 +1,4 @@
-"""Local training: every client alone (eq. fully)."""
+"""Local training: each client trains alone (eq. fully)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Local(Objective):
     equation = "f'(β)"
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
-        """Nothing shared, zero β."""
+        """An empty shared part, and zero β."""
         return NOTHING, self.loss.init(clients)
 
     def value(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> jax.Array:
@@ -49,7 +49,7 @@ class Local(Objective):
         return model.of_terms(self.loss, clients, terms) if isinstance(self.loss, Linear) else None
 
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
-        """Every client predicts with its own β_m."""
+        """Each client predicts with its own β_m."""
         return beta
 
 

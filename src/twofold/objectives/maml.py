@@ -1,4 +1,4 @@
-"""MAML: a shared start from which one gradient step gives each client its model (eq. maml; nonconvex)."""
+"""MAML: a shared starting point, one gradient step from each client's model (eq. maml; nonconvex)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = ["Maml", "maml"]
 class Maml(Objective):
     """f_m(w) = f'_m(w − α∇f'_m(w)), differentiated exactly, through the inner gradient.
 
-    It is nonconvex even for convex f', so only the nonconvex theory of LSGD applies. On a sampled batch the inner and
-    the outer step use the same rows. f is no finite sum over rows, so that estimate is biased for small batches.
+    It is nonconvex even for convex f', so only the nonconvex theory of LSGD applies. On a sampled batch, the inner and the outer
+    step use the same rows. f_m is not a finite sum over rows, so the gradient on a small batch is biased.
 
     >>> import jax.numpy as jnp
     >>> import twofold as tw
@@ -41,7 +41,7 @@ class Maml(Objective):
     equation = "f'(w − α∇f'(w))"
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
-        """The loss's initial parameters, nothing private."""
+        """The loss's initial parameters, and an empty private part."""
         return self.loss.init(clients), NOTHING
 
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
@@ -58,7 +58,7 @@ class Maml(Objective):
 
 
 def maml(loss: Loss, alpha: float) -> Maml:
-    """Learn a shared start that is one step from everyone's model: f'(w − α∇f'(w)), with the exact gradient.
+    """Learn a shared starting point, one gradient step from each client's model: f'(w − α∇f'(w)), with the exact gradient.
 
     >>> import twofold as tw
     >>> tw.objectives.maml(tw.losses.logistic(l2=0.1), alpha=0.5).convex

@@ -1,4 +1,4 @@
-"""Mixture MX2: personal models drawn to a shared centre (eq. personalized_mixture2)."""
+"""Mixture MX2: personal models pulled towards a shared centre (eq. personalized_mixture2)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ __all__ = ["Mixture", "mixture"]
 class Mixture(Objective):
     """f_m(w, β_m) = f'_m(β_m) + (λ/2)‖w − β_m‖².
 
-    Minimised over w, this is the mixture with the averaged penalty (w is the mean of the β_m). Minimised over β, it is
-    the Moreau envelope, the objective of implicit MAML and pFedMe.
+    Minimising over w makes w the mean of the β_m, and gives the mixture with the averaged penalty. Minimising over β gives the
+    Moreau envelope, the objective of implicit MAML and pFedMe.
 
     >>> import jax.numpy as jnp
     >>> import twofold as tw
@@ -51,22 +51,22 @@ class Mixture(Objective):
         return self.loss.value(beta, rows) + 0.5 * lam * tree.squared_norm(tree.learned(tree.subtract(w, beta)))
 
     def bind(self, clients: Clients) -> Mixture:
-        """Refuse strengths for another number of clients."""
+        """Refuse strengths λ_m whose number is not the number of clients."""
         self.own(clients)
         return self
 
     def own(self, clients: Clients) -> Pytree:
-        """λ_m of each client, where everyone has its own."""
+        """λ_m of each client, if λ differs between clients; else nothing."""
         return own_strength("lam", self.lam, clients)
 
     def constants(self, clients: Clients, scale: float) -> constants.Constants | None:
-        """μ'/(3M), λ/M, (L'+λ)/M (Lemma mixture); there is no lemma where everyone has its own λ."""
+        """μ'/(3M), λ/M, (L'+λ)/M (Lemma mixture); None if λ differs between clients, for which there is no lemma."""
         if np.ndim(self.lam):
             return None
         return constants.mixture(self.loss.constants(clients), float(self.lam), scale=scale, weights=clients.weights)
 
     def mixture_strength(self) -> float | None:
-        """λ, if it is the same for everyone."""
+        """λ, if it is the same for all clients."""
         return None if np.ndim(self.lam) else float(self.lam)
 
     def curvature(self, clients: Clients) -> model.BlockCurvature | None:
@@ -75,20 +75,20 @@ class Mixture(Objective):
         return model.of_terms(self.loss, clients, terms) if isinstance(self.loss, Linear) else None
 
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
-        """Every client predicts with its own β_m."""
+        """Each client predicts with its own β_m."""
         return beta
 
     def of_client(self, m: int) -> Mixture:
-        """With client m's own λ."""
+        """The objective with client m's own λ."""
         return dataclasses.replace(self, lam=float(self.lam[m])) if isinstance(self.lam, np.ndarray) else self
 
     def of_newcomer(self, own: Mapping[str, float]) -> Objective:
-        """Where everyone has its own λ, a new client of which none is told has the median of those that are not 0."""
+        """The objective with the new client's λ; if λ differs between clients and none is given, the median of the nonzero ones."""
         return super().of_newcomer(with_typical("lam", self.lam, own))
 
 
 def mixture(loss: Loss, lam: float | Sequence[float] | NDArray[np.floating]) -> Mixture:
-    """Draw personal models to a shared centre: f'(β) + (λ/2)‖w − β‖² (MX2, pFedMe, implicit MAML).
+    """Pull personal models towards a shared centre: f'(β) + (λ/2)‖w − β‖² (MX2, pFedMe, implicit MAML).
 
     `lam` is one positive number, or one per client (≥ 0, not all 0).
 

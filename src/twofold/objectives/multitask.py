@@ -1,4 +1,4 @@
-"""Multi-task MT2: a shared model and personal ones near it (eq. multitaskFL2); Λ = ∞ is the original of Ditto."""
+"""Multi-task MT2: a shared model and personal ones near it (eq. multitaskFL2); Λ = ∞ is Ditto's original problem."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ class Multitask(Objective):
         return self.Lambda * self.loss.value(w, rows) + self.loss.value(beta, rows) + penalty
 
     def bind(self, clients: Clients) -> Multitask:
-        """Refuse strengths for another number of clients."""
+        """Refuse strengths λ_m whose number is not the number of clients."""
         self.own(clients)
         return self
 
     def own(self, clients: Clients) -> Pytree:
-        """λ_m of each client, where everyone has its own."""
+        """λ_m of each client, if λ differs between clients; else nothing."""
         return own_strength("lam", self.lam, clients)
 
     def constants(self, clients: Clients, scale: float) -> constants.Constants | None:
-        """λ/(2M), (ΛL'+λ)/M, (L'+λ)/M (Lemma smooth_sc_multitaks; the table's extra ½ is a slip), for one λ for all."""
+        """λ/(2M), (ΛL'+λ)/M, (L'+λ)/M (Lemma smooth_sc_multitaks; the table's extra ½ is a slip); None if λ differs by client."""
         if np.ndim(self.lam):
             return None
         return constants.multitask(
@@ -74,15 +74,15 @@ class Multitask(Objective):
         return model.of_terms(self.loss, clients, terms) if isinstance(self.loss, Linear) else None
 
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
-        """Every client predicts with its own β_m."""
+        """Each client predicts with its own β_m."""
         return beta
 
     def of_client(self, m: int) -> Multitask:
-        """With client m's own λ."""
+        """The objective with client m's own λ."""
         return dataclasses.replace(self, lam=float(self.lam[m])) if isinstance(self.lam, np.ndarray) else self
 
     def of_newcomer(self, own: Mapping[str, float]) -> Objective:
-        """Where everyone has its own λ, a new client of which none is told has the median of those that are not 0."""
+        """The objective with the new client's λ; if λ differs between clients and none is given, the median of the nonzero ones."""
         return super().of_newcomer(with_typical("lam", self.lam, own))
 
 

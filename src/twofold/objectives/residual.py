@@ -22,7 +22,7 @@ from twofold.tree import Pytree, record, static
 __all__ = ["Columns", "Residual", "residual"]
 
 Columns: TypeAlias = Sequence[int] | slice | str | None
-"""Which features: column numbers, a slice, the key of a dict of features, or None for all."""
+"""A choice of features: column numbers, a slice, the key of a dict of features, or None for all."""
 _Predictor: TypeAlias = Callable[[Pytree, Pytree], jax.Array]
 
 
@@ -49,7 +49,7 @@ class Residual(Objective):
     equation = "ℓ(A(w, x) + A(β, x), y)"
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
-        """Zero linear predictors of the chosen columns, or the user's own starting points."""
+        """Zero linear predictors of the chosen columns, or the user's starting points."""
         if self.start is not None:
             self.loss.check_targets(clients)
             return jax.tree.map(np.asarray, self.start.value)
@@ -71,7 +71,7 @@ class Residual(Objective):
     def constants(self, clients: Clients, scale: float) -> Constants | None:
         """s²L^w_R and max p_m L^β_R from the spectra of the two sets of columns; μ from the ridge alone.
 
-        None for predictors of the user's own, which have no formula.
+        None for the user's own predictors, for which there is no formula.
         """
         if self.predictors is not None:
             return None
@@ -95,7 +95,7 @@ class Residual(Objective):
         )
 
     def curvature(self, clients: Clients) -> model.BlockCurvature | None:
-        """The columns of w beside those of β_m; None for predictors of the user's own."""
+        """Hessian bounds for the columns of w and those of β_m; None for the user's own predictors."""
         if self.predictors is not None:
             return None
         chosen = (self._columns(clients, columns).x for columns in (self.shared, self.private))
@@ -103,7 +103,7 @@ class Residual(Objective):
         return model.of_parts(self.loss, clients, shared, private)
 
     def grade(self, w: Pytree, beta: Pytree, train: Rows, own: Pytree, x: Pytree, y: Pytree) -> jax.Array:
-        """One figure per row for the summed score."""
+        """The grade of the summed score: one number per row."""
         return self.loss.link.grade(self.score(w, beta, x), y)
 
     def predict(self, w: Pytree, beta: Pytree, train: Rows, own: Pytree, x: Pytree) -> jax.Array:
@@ -111,17 +111,17 @@ class Residual(Objective):
         return self.loss.link.decide(self.score(w, beta, x))
 
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
-        """Both parts: there is no single set of parameters."""
+        """Both parts, (w, β_m), because there is no single set of parameters."""
         return w, beta
 
     def parts(self, clients: Clients) -> tuple[Part, ...]:
-        """Each linear predictor is a model by itself; of the user's own predictors nothing is known."""
+        """Both parts for linear predictors, each a model by itself; none for the user's own, of which nothing is known."""
         return ("shared", "alone") if self.predictors is None else ()
 
     def grade_part(
         self, part: Part, w: Pytree, beta: Pytree, train: Rows, own: Pytree, x: Pytree, y: Pytree
     ) -> jax.Array:
-        """One figure per row for one predictor's score, with the other predictor at zero."""
+        """The grade of one predictor's score, with the other predictor at zero: one number per row."""
         of_w, of_beta = self.only(part, w, beta)
         return self.grade(of_w, of_beta, train, own, x, y)
 
@@ -143,24 +143,24 @@ class Residual(Objective):
         return self.loss.decide(self.scores(personal, x))
 
     def describe(self) -> tuple[str, dict[str, Any]] | None:
-        """Its columns; None with predictors of the user's own."""
+        """The name and the columns; None for the user's own predictors."""
         if self.predictors is not None:
             return None
         return self.name, {"shared": _plain(self.shared), "private": _plain(self.private)}
 
 
 def _plain(columns: Columns) -> Any:
-    """Columns as JSON can hold them."""
+    """Columns in a form that JSON can hold."""
     if isinstance(columns, slice):
         return {"slice": [columns.start, columns.stop, columns.step]}
     return columns if columns is None or isinstance(columns, str) else list(columns)
 
 
 def _fixed(columns: Any) -> Columns:
-    """Columns as a program can hold them: nothing that changes."""
+    """Columns in a hashable form, which a compiled program can hold."""
     if columns is None or isinstance(columns, (str, slice)):
         return cast(Columns, columns)
-    if isinstance(columns, dict):  # a slice as JSON has it
+    if isinstance(columns, dict):  # a slice that was written to JSON
         return slice(*cast(list[Any], columns["slice"]))
     return tuple(int(i) for i in columns)
 
@@ -179,7 +179,7 @@ def residual(
     predictors: tuple[_Predictor, _Predictor] | None = None,
     start: tuple[Pytree, Pytree] | None = None,
 ) -> Residual:
-    """Add up the scores of a shared and a private predictor: ℓ(A(w, x^w) + A(β, x^β), y).
+    """Add the scores of a shared and a private predictor: ℓ(A(w, x^w) + A(β, x^β), y).
 
     `shared` and `private` choose the features of each: column numbers, a slice, the key of a dict of features, or None
     for all. They may overlap. The predictors are linear unless you pass `predictors=(A_w, A_beta)`, functions of
@@ -203,6 +203,6 @@ def residual(
         )
     if (predictors is None) != (start is None):
         raise InputError(
-            "residual needs predictors and start together: the functions and where their parameters begin."
+            "residual needs predictors and start together: the functions and the starting values of their parameters."
         )
     return Residual(loss, _fixed(shared), _fixed(private), predictors, None if start is None else Held(start))

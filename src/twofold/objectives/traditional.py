@@ -1,4 +1,4 @@
-"""Traditional federated learning: one model for everyone (eq. traditional)."""
+"""Traditional federated learning: one model for all clients (eq. traditional)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Traditional(Objective):
     equation = "f'(w)"
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
-        """Zero w, nothing private."""
+        """Zero w, and an empty private part."""
         return self.loss.init(clients), NOTHING
 
     def value(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> jax.Array:
@@ -49,12 +49,12 @@ class Traditional(Objective):
         return model.of_terms(self.loss, clients, terms) if isinstance(self.loss, Linear) else None
 
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
-        """Everyone predicts with w."""
+        """All clients predict with w."""
         return w
 
 
 def traditional(loss: Loss) -> Traditional:
-    """Train one model for everyone: min_w 1/M Σ f'_m(w), the objective of FedAvg.
+    """Train one model for all clients: min_w 1/M Σ f'_m(w), the objective of FedAvg.
 
     >>> import twofold as tw
     >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)

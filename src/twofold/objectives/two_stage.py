@@ -1,4 +1,4 @@
-"""The limit Λ = ∞: first traditional federated learning, then each client alone around its solution."""
+"""The limit Λ = ∞: first traditional federated learning, then each client alone, with w fixed at that solution."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from twofold.tree import Pytree, record, static
 __all__ = ["Around", "TwoStage"]
 
 _Rule: TypeAlias = Callable[[Objective, Clients], Constants]
-"""From the relaxed objective and the clients to the constants of the second stage."""
+"""A function of the relaxed objective and the clients that returns the second stage's constants."""
 
 
 @record
 class Around(Objective):
-    """f_m(w*, β_m): the second stage, in which w is held at the first stage's solution and only β is free.
+    """f_m(w*, β_m): the second stage, in which w is fixed at the first stage's solution and only β is free.
 
     >>> import jax.numpy as jnp
     >>> import twofold as tw
@@ -49,7 +49,7 @@ class Around(Objective):
         return self.relaxed.loss
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
-        """Nothing shared any more, zero β."""
+        """An empty shared part, and zero β."""
         return NOTHING, self.relaxed.init(clients)[1]
 
     def value(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> jax.Array:
@@ -57,7 +57,7 @@ class Around(Objective):
         return self.relaxed.value(self.centre, beta, rows, own)
 
     def constants(self, clients: Clients, scale: float) -> Constants:
-        """Those of local training on f_m(w*, ·)."""
+        """The constants of local training on f_m(w*, ·)."""
         return self.rule(self.relaxed, clients)
 
     def curvature(self, clients: Clients) -> BlockCurvature | None:
@@ -66,7 +66,7 @@ class Around(Objective):
         return None if relaxed is None else relaxed.alone(float(jnp.sqrt(tree.squared_norm(self.centre))))
 
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
-        """What the relaxed objective predicts with, at the centre."""
+        """The parameters with which the relaxed objective predicts, at the centre w*."""
         return self.relaxed.personal(self.centre, beta, rows, own)
 
     def own(self, clients: Clients) -> Pytree:
@@ -74,7 +74,7 @@ class Around(Objective):
         return self.relaxed.own(clients)
 
     def describe(self) -> None:
-        """It belongs to a centre, which is no setting: the objective of both stages can be described."""
+        """None, because the centre w* is a result and not a setting; `TwoStage` can be described instead."""
 
 
 @record
@@ -105,11 +105,11 @@ class TwoStage(Objective):
         return Traditional(self.loss)
 
     def second(self, centre: Pytree) -> Around:
-        """Stage two: every client alone, around the solution of stage one."""
+        """Stage two: each client alone, with w fixed at stage one's solution."""
         return Around(self.relaxed, centre, self.rule)
 
     def stages(self) -> Stages:
-        """Traditional federated learning, then every client alone around its solution."""
+        """Traditional federated learning, then each client alone, with w fixed at that solution."""
         return Stages(self.first(), self.second)
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
@@ -121,14 +121,14 @@ class TwoStage(Objective):
         return self.relaxed.value(w, beta, rows, own)
 
     def constants(self, clients: Clients, scale: float) -> Constants:
-        """Raise: each stage has constants of its own."""
+        """Raise, because each stage has its own constants."""
         raise InputError(
-            "With Lambda=inf the problem has two stages, each with constants of its own: ask "
+            "With Lambda=inf the problem has two stages, each with its own constants: ask "
             "Problem(objective.first(), clients) or Problem(objective.second(w_star), clients)."
         )
 
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
-        """What the relaxed objective predicts with."""
+        """The parameters with which the relaxed objective predicts."""
         return self.relaxed.personal(w, beta, rows, own)
 
     def own(self, clients: Clients) -> Pytree:
@@ -136,15 +136,15 @@ class TwoStage(Objective):
         return self.relaxed.own(clients)
 
     def only(self, part: Part, w: Pytree, beta: Pytree) -> Pytree:
-        """As in the relaxed objective."""
+        """The same as in the relaxed objective."""
         return self.relaxed.only(part, w, beta)
 
     def of_client(self, m: int) -> TwoStage:
-        """With the numbers of client m alone."""
+        """The objective with client m's numbers only."""
         return dataclasses.replace(self, relaxed=self.relaxed.of_client(m))
 
     def of_newcomer(self, own: Mapping[str, float]) -> Objective:
-        """The relaxed objective with Λ = 0: with w as it is, that is what a new client's second stage minimises."""
+        """The relaxed objective with Λ = 0, which is what a new client's second stage minimises for a fixed w."""
         return self.relaxed.of_newcomer(own)
 
     def describe(self) -> tuple[str, dict[str, Any]] | None:

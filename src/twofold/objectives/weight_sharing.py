@@ -23,11 +23,11 @@ from twofold.tree import Pytree, is_running, record, static
 __all__ = ["AllBut", "Split", "WeightSharing", "weight_sharing"]
 
 Split: TypeAlias = int | slice | str | Collection[str] | Callable[[str, Any], ArrayLike]
-"""What is shared: see `weight_sharing`."""
+"""Which weights are shared; see `weight_sharing`."""
 
 
 class AllBut(tuple[str, ...]):
-    """Names of what is private; all the rest is shared.
+    """A split that names the private weights; all others are shared.
 
     >>> AllBut(("head",))
     AllBut('head')
@@ -46,10 +46,10 @@ class AllBut(tuple[str, ...]):
 
 
 STATE = "state"
-"""The name of what a net updates by itself."""
+"""The name of the numbers that a net updates by itself."""
 _Split: TypeAlias = int | slice | tuple[str, ...] | Callable[[str, Any], ArrayLike]  # the same, hashable
 _Kind: TypeAlias = Literal["shared", "private"] | tuple[tuple[int, ...], tuple[int, ...]]
-"""Where a leaf belongs: to one block, or with some indices of its first axis to each."""
+"""The block that a leaf belongs to, or, if it is divided, the indices along its first axis that belong to each block."""
 _Layout: TypeAlias = tuple[Any, tuple[tuple[str, _Kind], ...]]
 """The structure of the loss's parameters (a PyTreeDef, which JAX does not type), with each leaf's name and kind."""
 SHARED: Literal["shared"] = "shared"
@@ -77,7 +77,7 @@ class WeightSharing(Objective):
     def bind(self, clients: Clients) -> WeightSharing:
         """Work out which entries of every leaf of the loss's parameters are shared."""
         params = self.loss.init(clients)
-        # What a net updates by itself goes together, under one name.
+        # The numbers that a net updates by itself stay together, under one name.
         structure = cast(Any, jax.tree.structure(params, is_leaf=is_running))
         leaves = cast(
             list[tuple[tuple[Any, ...], Any]], jax.tree_util.tree_leaves_with_path(params, is_leaf=is_running)
@@ -104,7 +104,7 @@ class WeightSharing(Objective):
         return self.layout
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
-        """The initial parameters of the loss, cut into the two blocks."""
+        """The loss's initial parameters, divided into the two blocks."""
         _, kinds = self._bound()
         leaves: list[Any] = jax.tree.leaves(self.loss.init(clients), is_leaf=is_running)
         blocks: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
@@ -114,7 +114,7 @@ class WeightSharing(Objective):
             else:
                 for block, index in zip(blocks, kind, strict=True):
                     block[name] = leaf[np.asarray(index)]
-        # A model that is one array has one shared and one private array, not dictionaries of one.
+        # A model that is a single array is divided into two arrays, not into two dictionaries with one entry each.
         return blocks if len(leaves) > 1 else (*blocks[0].values(), *blocks[1].values())
 
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
@@ -137,7 +137,7 @@ class WeightSharing(Objective):
         return self.loss.value(self.personal(w, beta, rows, own), rows)
 
     def curvature(self, clients: Clients) -> model.BlockCurvature | None:
-        """f'_m of features that belong to w and others that belong to β_m; None where classes of a bias are split."""
+        """f'_m with some features for w and the others for β_m; None if the classes of a bias are divided between them."""
         if not isinstance(self.loss, Linear):
             return None
         _, kinds = self._bound()
@@ -150,7 +150,7 @@ class WeightSharing(Objective):
         return constants.weight_sharing(self.loss.constants(clients), scale=scale, weights=clients.weights)
 
     def describe(self) -> tuple[str, dict[str, Any]] | None:
-        """Its split; None for a function."""
+        """The name and the split; None if the split is a function."""
         if callable(self.split):
             return None
         if isinstance(self.split, AllBut):
@@ -173,7 +173,7 @@ def _features(
         bias = loss.intercept and name == "bias"
         mine = kind == (SHARED, PRIVATE)[block]
         if bias and isinstance(kind, tuple):
-            return None  # some classes' biases are shared and others' private: no columns of a matrix of features
+            return None  # some classes' biases are shared and others private, which no set of feature columns describes
         if bias:
             intercept = mine
         elif isinstance(kind, tuple):
@@ -181,7 +181,7 @@ def _features(
         elif mine:
             columns = np.arange(int(clients.x.shape[1]), dtype=np.int64)
     if not columns.size and not intercept:
-        return None  # an empty block has no curvature to know
+        return None  # an empty block has no curvature
     return model.Features(clients.x, columns, intercept, clients.row_weights)
 
 
@@ -194,12 +194,12 @@ def _name(path: tuple[Any, ...]) -> str:
 
 
 def _inside(leaf: str, branch: str) -> bool:
-    """Whether a leaf is a branch or lies in it; "params/" before the name of a layer may be left out."""
+    """Whether a leaf is the branch or lies below it; a leading "params/" may be left out."""
     return any(found == branch or found.startswith(branch + "/") for found in (leaf, leaf.removeprefix("params/")))
 
 
 def _kind(split: _Split, name: str, leaf: Any, leaves: int) -> _Kind:
-    """Decide where a leaf belongs."""
+    """Decide which block a leaf belongs to."""
     if isinstance(split, (int, slice)):
         if leaves != 1:
             raise InputError(
@@ -224,12 +224,14 @@ def weight_sharing(
 ) -> WeightSharing:
     """Share some weights of one model and keep the others private: f'([w, β]) (WS2, FedPer, LG-FedAvg).
 
-    Say what is shared (`split`), or the names of what is private (`private="head"`).
+    Give either `split`, which says what is shared, or the names of what is private (`private="head"`).
 
-    A net's state (BatchNorm's means) is private unless `split` names "state". `split` is one of:
-    an integer k (the first k rows of a model that is one array), or a slice of such rows;
+    `split` is one of:
+    an integer k (share the first k rows of a model that is a single array), or a slice of its rows;
     the name of a leaf or branch, or several of them (`"head"`, `["layer1", "layer2"]`; paths are joined by "/");
-    a function of a leaf's path and value that gives True, False, or a mask along the first axis.
+    a function of a leaf's path and value that returns True, False, or a mask along the first axis.
+
+    A net's state, such as BatchNorm's means, is private unless `split` names "state".
 
     >>> import numpy as np
     >>> import twofold as tw
@@ -240,13 +242,15 @@ def weight_sharing(
     (['weight'], ['bias'])
     """
     if (split is None) == (private is None):
-        raise InputError("weight_sharing needs either split=, what is shared, or private=, the names of what is not.")
+        raise InputError(
+            "weight_sharing needs either split= (what is shared) or private= (the names of what is private)."
+        )
     if private is not None:
         names = (private,) if isinstance(private, str) else tuple(private)
         return WeightSharing(loss, AllBut(dict.fromkeys((*names, STATE))))
     if isinstance(split, str):
         return WeightSharing(loss, (split,))
-    if isinstance(split, dict):  # a slice as JSON has it
+    if isinstance(split, dict):  # a slice that was written to JSON
         split = slice(*cast(list[Any], split["slice"]))
     if isinstance(split, (int, slice)) or callable(split):
         return WeightSharing(loss, cast(_Split, split))

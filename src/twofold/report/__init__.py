@@ -1,4 +1,4 @@
-"""Any folder of runs for people to read: side by side in a table (`compare`), or as one self-contained HTML page (`write`).
+"""Reports on any folder of runs: a table that compares them (`compare`), or one self-contained HTML page (`write`).
 
-The paper's page (`twofold.paper.report`) is made of the same pieces.
+The paper's page (`twofold.paper.report`) is built from the same parts.
 """

@@ -1,4 +1,4 @@
-"""Turns a result document into what page.js draws: numbers rounded to what an eye can see, each array stored once."""
+"""Turn a result document into what page.js draws: numbers rounded to visible precision, and each array stored once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Series = Mapping[str, Any]
 
 
 class Pool:
-    """Arrays of numbers, each stored once: many series share their rounds and bytes."""
+    """Arrays of numbers, each stored once, because many series share their rounds and bytes."""
 
     def __init__(self) -> None:
         self.arrays: list[list[float | int | None]] = []
@@ -73,13 +73,13 @@ def curve(series: Series, pool: Pool) -> dict[str, Any]:
     if _fits(series.get("low"), mean) and _fits(series.get("high"), mean):  # a band of quantiles
         out |= {"low": pool.add(_short(series["low"])), "high": pool.add(_short(series["high"]))}
     best = number(series.get("optimum"))
-    if best is not None:  # subtracted before rounding: a gap of 1e-9 survives
+    if best is not None:  # subtract before rounding, so that a gap of 1e-9 survives
         out["gap"] = pool.add(_short([None if value is None else value - best for value in mean]))
     return out
 
 
 def drawable(series: Series) -> bool:
-    """Whether a series can be drawn: it has several values, and something to draw them against."""
+    """Whether a series can be drawn: it has several values and an axis to draw them against."""
     mean = series.get("mean")
     return isinstance(mean, list) and len(mean) > 1 and any(_fits(series.get(key), mean) for key in AXES)
 
@@ -104,7 +104,7 @@ def distinct(chapter: Chapter, series: Sequence[Series]) -> dict[str, list[Any]]
 
 
 def layout(chapter: Chapter, values: Mapping[str, list[Any]]) -> tuple[str, str]:
-    """The fields that become lines and panels: the chapter's, or others where those have only one value."""
+    """The fields that become lines and panels: the chapter's, or other lines if those have only one value."""
     lines = chapter.lines
     if len(values[lines]) < 2:
         lines = next((f for f in ("method", "level") if f != chapter.panels and len(values[f]) > 1), lines)
@@ -112,7 +112,7 @@ def layout(chapter: Chapter, values: Mapping[str, list[Any]]) -> tuple[str, str]
 
 
 def titles(field: str, values: Sequence[Any], chapter: Chapter, series: Sequence[Series]) -> list[str]:
-    """The values of a field in words; what a level means depends on its data set."""
+    """The values of a field in words; the meaning of a level depends on its data set."""
     homes = {s.get(field): s.get("dataset") for s in series}
     return [title(field, value, chapter, homes.get(value)) for value in values]
 
@@ -123,7 +123,7 @@ def _sorted(series: Sequence[Series], values: Mapping[str, list[Any]]) -> list[S
 
 
 def _styles(field: str, values: Sequence[Any], names: Sequence[str]) -> list[dict[str, Any]]:
-    """A colour, a dash and a symbol for each line; a method has the same ones on the whole page."""
+    """A colour, a dash and a symbol for each line; a method keeps the same ones on the whole page."""
     found = looks.looks(str(value) for value in values) if field == "method" else {}
     styles = []
     for i, value in enumerate(values or [None]):
@@ -140,7 +140,7 @@ def _metric(metric: Any) -> dict[str, str]:
 
 
 def _point(published: Series, series: Sequence[Series]) -> dict[str, Any]:
-    """A published end point, and its gap where the optimum of the same problem is known."""
+    """A published end point, and its gap if the optimum of the same problem is known."""
     same = ("metric", "objective", "dataset", "level")
     point = {"at": at(published), "round": published.get("round", 1000), "value": published["value"]}
     for s in series:

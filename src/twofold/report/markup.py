@@ -1,4 +1,4 @@
-"""Templates of a page, by jinja2, and the filters for formulas in plain text. All text is escaped."""
+"""The page's jinja2 templates, and the filters for formulas in plain text. All text is escaped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MARKS = tuple((re.compile(_SCRIPT.replace("{mark}", mark)), tag) for mark, tag 
 
 @cache
 def templates(package: str = "twofold.report") -> Environment:
-    """The environment in which a page's templates are rendered: those of a package, and the pieces that all pages share."""
+    """The jinja2 environment with the templates of a package and the parts that all pages share."""
     jinja2 = require("jinja2", "The report", "paper")
     homes = dict.fromkeys([package, "twofold.report"])
     environment = jinja2.Environment(
@@ -35,17 +35,17 @@ def templates(package: str = "twofold.report") -> Environment:
 
 
 def trusted(html: str) -> Markup:
-    """Text that is not to be escaped: our own style sheet and scripts, and JSON made safe by `embedded`."""
+    """Mark text as safe, so that it is not escaped: twofold's own style and scripts, and JSON made safe by `embedded`."""
     return require("markupsafe", "The report", "paper").Markup(html)
 
 
 def escape(value: object) -> Markup:
-    """Text as HTML."""
+    """Escape text for HTML."""
     return require("markupsafe", "The report", "paper").escape(value)
 
 
 def scripts(value: object) -> Markup:
-    """Escaped text in which ^ raises, and _ lowers, the word or the parenthesis that follows.
+    """Escaped text in which ^ makes a superscript, and _ a subscript, of the word or parenthesis that follows.
 
     >>> print(scripts("L^w and M^(-1/2)"))
     L<sup>w</sup> and M<sup>-1/2</sup>
@@ -57,7 +57,7 @@ def scripts(value: object) -> Markup:
 
 
 def rich(value: object) -> Markup:
-    """Escaped text in which anything between backticks is a formula, with `scripts`.
+    """Escaped text in which anything between backticks is a formula, marked up by `scripts`.
 
     >>> print(rich("a step `η_w` < 1"))
     a step <span class="m">η<sub>w</sub></span> &lt; 1
@@ -75,7 +75,7 @@ def breakable(name: str) -> Markup:
 
 
 def plain(value: object) -> str:
-    """A JSON value in one line: lists by semicolons, mappings by commas.
+    """A JSON value on one line: lists separated by semicolons, mappings by commas.
 
     >>> plain({"jax": "0.10", "seeds": [0, 1]})
     'jax 0.10, seeds 0; 1'
@@ -88,6 +88,6 @@ def plain(value: object) -> str:
 
 
 def embedded(data: Any) -> Markup:
-    """JSON that may stand inside a script element: no tag can open or close in it."""
+    """JSON that is safe inside a script element, because no tag can open or close in it."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return trusted(text.replace("<", "\\u003c"))

@@ -1,4 +1,4 @@
-"""`twofold report DIR` on runs of one's own: one self-contained HTML page with their courses, their table and who is best."""
+"""`twofold report DIR` for your own runs: one self-contained HTML page with their curves, their table and which is best."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from twofold.report.words import METRICS, Chapter
 __all__ = ["page", "write"]
 
 MOST_POINTS = 400
-"""Points of a curve on the page; an eye sees no more."""
+"""The most points of a curve on the page; more would not be visible."""
 SKIPPED = ("round", "iteration", "bytes", "gradients_w", "gradients_beta", "seconds", "stage")
 
 
 @dataclass(frozen=True)
 class Shown:
-    """One run on the page: its name, the settings that are its own, its hyper-parameters, and its file."""
+    """One run on the page: its label, its facts, its hyper-parameters, its configuration file, and its clients' grades."""
 
     label: str
     name: str
@@ -55,7 +55,7 @@ def page(folder: Path, runs: Sequence[Run]) -> str:
     found = compare(runs)
     pool = figures.Pool()
     methods = [run.algorithm for run in runs]
-    # Where every run is another method and nothing else differs, lines look as that method looks everywhere.
+    # If the runs differ only in their method, each line gets that method's usual colour and style.
     lines = methods if len(set(methods)) == len(methods) and differing(runs) in ([], ["algorithm.name"]) else named
     drawn: dict[str, Any] = {}
     courses = Chapter("course", "Course", "", "", seeds="seeds")
@@ -86,7 +86,7 @@ def page(folder: Path, runs: Sequence[Run]) -> str:
 
 
 def _rows(found: Versus) -> list[tuple[bool, str, list[str]]]:
-    """The table's rows: whether a run is the best, its name, its figures."""
+    """The table's rows: whether the run is the best, its name, its numbers."""
     return [(row[0].startswith("*"), row[0].lstrip("* "), list(row[1:])) for row in found.table.rows]
 
 
@@ -111,13 +111,13 @@ def _caption(runs: Sequence[Run]) -> str:
 
 
 def _series(run: Run, line: str) -> list[dict[str, Any]]:
-    """The median course of a run by each metric, with its band and all that it can be drawn against."""
+    """The median curve of a run for each metric, with its band, and the values of every axis it can be drawn against."""
     results = list(run.results)
     metrics = [name for name in results[0].history if name not in SKIPPED and all(name in r.history for r in results)]
     out: list[dict[str, Any]] = []
     for metric in metrics:
         found = median_and_band(results, "rounds", metric, most=MOST_POINTS)
-        if len(found.x) and found.x[-1] == found.x[0]:  # nothing is shared: there are no rounds
+        if len(found.x) and found.x[-1] == found.x[0]:  # nothing is shared, so there are no rounds
             found = median_and_band(results, "iterations", metric, most=MOST_POINTS)
             across = {"rounds": None, "iterations": _list(found.x)}
         else:
@@ -134,7 +134,7 @@ def _series(run: Run, line: str) -> list[dict[str, Any]]:
 
 
 def _at(results: Sequence[Any], column: str, rounds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The median over seeds of what a run had cost at these rounds."""
+    """The median over seeds of a cost column at these rounds."""
     found = []
     for result in results:
         place = np.searchsorted(np.asarray(result.history["round"], float), rounds, side="right") - 1
@@ -147,7 +147,7 @@ def _list(values: NDArray[np.float64]) -> list[float | None]:
 
 
 def _swept(runs: Sequence[Run]) -> tuple[str, list[dict[str, Any]]] | None:
-    """Clients' grades against the one number in which the runs differ; a line for each value of a second key."""
+    """The clients' grades against the one number in which the runs differ, with a line for each value of a second key."""
     keys = differing(runs)
     numbers = [key for key in keys if all(_is_number(run.settings.get(key)) for run in runs)]
     if not 1 <= len(keys) <= 2 or not numbers or any(run.grades is None for run in runs) or len(runs) < 3:
@@ -180,7 +180,7 @@ def _swept(runs: Sequence[Run]) -> tuple[str, list[dict[str, Any]]] | None:
 
 
 def _against(spec: dict[str, Any], key: str, points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The figure of a sweep: its axis is the key, logarithmic where that spans more than a factor of thirty."""
+    """The figure of a sweep: its axis is the key, logarithmic if the values span more than a factor of thirty."""
     values = [value for s in points for value in s["setting"]]
     wide = min(values) > 0 and max(values) / min(values) > 30
     axes = [{"key": "setting", "title": key.replace("_", " "), "short": key.replace("_", " ")}]

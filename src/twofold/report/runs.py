@@ -1,4 +1,4 @@
-"""The runs that a folder holds: what `twofold run` and `twofold sweep` have left there, one `Run` for each."""
+"""Read the runs that `twofold run` and `twofold sweep` have written to a folder, each as a `Run`."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from twofold.result import RESULT, RESULTS, Result, Results
 __all__ = ["ABOUT", "CLIENTS", "CONFIG", "Grades", "Run", "differing", "read_runs"]
 
 CONFIG, ABOUT, CLIENTS = "config.toml", "run.json", "clients.csv"
-"""The files of a run besides its results: what was asked for, what was found there, and every client's grade."""
+"""The files of a run besides its results: its configuration, facts about it, and every client's grade."""
 DIGEST = "names and columns"
-"""A short number for who the clients are and what their rows look like, where only a model says that."""
+"""The key of a short hash of the clients' names and columns, used if only the model describes the data."""
 MEASURES = {"logistic": "accuracy", "softmax": "accuracy", "squared": "minus squared error"}
 
 
 @dataclass(frozen=True, eq=False)
 class Grades:
-    """Every client's grade by the model that it predicts with; larger is better."""
+    """Every client's grade with its personal model; larger is better."""
 
     clients: tuple[str, ...]
     rows: NDArray[np.int64]
@@ -52,7 +52,7 @@ class Grades:
 class Run:
     """One configuration that was run: its settings, the results of all its seeds, and its clients' grades.
 
-    `name` is its folder, seen from the folder that was asked for.
+    `name` is its folder, relative to the folder that was read.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Every key of the configuration with its value; where the output goes is no part of it."""
+        """Every key of the configuration with its value, except [output]."""
         return {
             f"{section}.{key}": value
             for section, table in self.document.items()
@@ -80,14 +80,14 @@ class Run:
 
     @property
     def told_by(self) -> str | None:
-        """What says which problem this run solved: its configuration, the model beside it, or nothing."""
+        """Where the problem is described: in the configuration ("config"), in the model beside it ("model"), or nowhere (None)."""
         if not self.document:
             return None
         return "model" if DIGEST in self.document.get("data", {}) else "config"
 
     @property
     def problem(self) -> tuple[Any, ...] | None:
-        """What the runs of one problem have in common: data, partition, loss and objective; None where nothing says that."""
+        """What identifies the problem: data, partition, loss and objective; None if they are not known."""
         if self.told_by is None:
             return None
         return tuple(json.dumps(self.document.get(name, {}), sort_keys=True, default=str)
@@ -109,7 +109,7 @@ def read_runs(*folders: str | os.PathLike[str]) -> list[Run]:
             raise InputError(f"There is no folder {root}: `twofold run CONFIG.toml --out {root}` would make it.")
         for place in sorted({path.parent for path in (*root.rglob(RESULT), *root.rglob(RESULTS))}, key=_by_number):
             if (place.name.startswith("seed-") and (place.parent / RESULTS).is_file()) or _is_hidden(place, root):
-                continue  # part of a run that is found by itself
+                continue  # one seed of a run that is found by its results.json
             below = place.relative_to(root).as_posix()
             name = below if below != "." else root.resolve().name
             found.append(_read(place, f"{root.name}/{below}" if several and below != "." else name))
@@ -117,7 +117,7 @@ def read_runs(*folders: str | os.PathLike[str]) -> list[Run]:
 
 
 def _by_number(path: Path) -> tuple[tuple[float, str], ...]:
-    """Folders in the order that people expect: 2 before 10."""
+    """A sort key that orders numbers in folder names by value: 2 before 10."""
     import re
 
     parts = re.split(r"(\d+(?:\.\d+)?(?:e-?\d+)?)", str(path))
@@ -145,7 +145,7 @@ def _read(folder: Path, name: str) -> Run:
 
 
 def _of_model(folder: Path, results: Results) -> dict[str, Any]:
-    """What the model beside a run says about the problem it solved; nothing where that has functions of the user's own."""
+    """What the model beside a run says about its problem; empty if the problem has functions of the user's own."""
     path = min(
         [folder / DOCUMENT, *folder.glob(f"seed-*/{DOCUMENT}")], key=lambda path: (not path.is_file(), str(path))
     )
@@ -185,7 +185,7 @@ def _grades(folder: Path, document: Mapping[str, Any], about: Mapping[str, Any])
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
-    """The keys in which the runs' configurations differ; a run's seeds count as no difference."""
+    """The keys in which the runs' configurations differ, ignoring seeds and checkpoints."""
     settings = [run.settings for run in runs]
     keys = dict.fromkeys(key for one in settings for key in one)
     skipped = ("run.seed", "run.seeds", "run.checkpoint", "run.checkpoint_every")

@@ -1,4 +1,4 @@
-"""What every page is made of: inlined style and scripts, a policy that forbids every request, and a file written at once."""
+"""The frame of every page: inlined style and scripts, a policy that forbids all requests, and an atomically written file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REPORT = "report.html"
 
 
 def render(templates: Environment, template: str, data: dict[str, Any], **words: Any) -> str:
-    """The page as text: a template with its words, the data of its figures, and all that it needs inlined."""
+    """The page as text: a template filled with its words and the data of its figures, with style and scripts inlined."""
     script, library = asset("page.js"), _library()
     return templates.get_template(template).render(
         policy=_policy(library, script),
@@ -35,7 +35,7 @@ def render(templates: Environment, template: str, data: dict[str, Any], **words:
 
 
 def write_page(path: Path, page: str) -> Path:
-    """Write a page, so that a reader never sees half of it."""
+    """Write a page atomically, so that a reader never sees half of it."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         draft.write_text(page, encoding="utf-8")
@@ -46,13 +46,13 @@ def write_page(path: Path, page: str) -> Path:
 
 
 def asset(name: str) -> str:
-    """The text of one of our own files: the style sheet or the script."""
+    """The text of one of twofold's own files: the style sheet or the script."""
     return resources.files("twofold.report").joinpath(name).read_text(encoding="utf-8")
 
 
 @cache
 def _library() -> str:
-    """plotly.js from the installed package; nothing in it may end the script element."""
+    """plotly.js from the installed package, escaped so that nothing in it ends the script element."""
     offline = require("plotly.offline", "The report", "paper")
     return offline.get_plotlyjs().replace("</script", "<\\/script")
 

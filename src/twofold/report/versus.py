@@ -1,4 +1,4 @@
-"""Runs side by side: one line each, and which of them is better, as far as the numbers say."""
+"""Runs side by side: one line each, and which of them is better, as far as the numbers show it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ METRICS = ("gap", "loss", "bound", "gradient_norm")
 
 @dataclass(frozen=True)
 class Versus:
-    """What `compare` found: the table, the best run (None where nothing says which), and sentences that say why.
+    """The result of `compare`: the table, the best run (None if that is undecided), and sentences that explain why.
 
-    Printing it gives both; a notebook shows it as HTML.
+    Printing it gives the table and the sentences; a notebook shows them as HTML.
     """
 
     table: Table
@@ -46,9 +46,9 @@ class Versus:
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """What tells each run from the others, in a few words: the settings in which they differ, or their folders.
+    """A short, unique label for each run: the settings in which the runs differ, or else their folders.
 
-    A single key loses its section; names that would not be unique get their folder.
+    Keys are shown without their section if that is unambiguous. If the labels would be too long or not unique, folders are used.
     """
     keys = differing(runs)
     short = {key: key.split(".", 1)[1] for key in keys}
@@ -72,9 +72,9 @@ def labels(runs: Sequence[Run]) -> list[str]:
 def compare(runs: Sequence[Run]) -> Versus:
     """Put runs side by side, and say which is better.
 
-    Runs of the same problem are judged by what they reached: the least loss, or, where all reached the same certified gap, the
-    fewest rounds. Runs of different problems are judged by their clients' grades, paired client by client: "surely" means that
-    the bootstrap's 95 % interval of the mean difference lies on one side of zero.
+    Runs of the same problem are judged by what they reached: the smallest loss or, if all reached the same certified gap, the fewest
+    rounds. Runs of different problems are judged by their clients' grades, paired client by client; "surely" means that the
+    bootstrap's 95 % interval of the mean difference lies on one side of zero.
     """
     if not runs:
         raise InputError("There are no runs to compare.")
@@ -177,31 +177,31 @@ def _judge(runs: Sequence[Run], names: Sequence[str]) -> tuple[str | None, list[
 
 
 def _unsure(runs: Sequence[Run]) -> str | None:
-    """Why nobody knows whether these runs solve the same problem; None where that is known."""
+    """Why it is unknown whether these runs solve the same problem; None if it is known."""
     sources = {run.told_by for run in runs}
     if None in sources:
         unknown = ", ".join(run.name for run in runs if run.told_by is None)
         return (
             f"The problem of {unknown} is unknown: there is no config.toml, and no model.json without functions of your own. So "
-            "nothing says whether these runs solve the same problem, and their figures are not judged."
+            "it is not known whether these runs solve the same problem, and they are not judged."
         )
     if len(sources) > 1:
         return (
-            "Some of these runs have a config.toml and some only their model.json, so nothing says whether they solve the same "
-            "problem, and their figures are not judged."
+            "Some of these runs have a config.toml and some only their model.json, so it is not known whether they solve the same "
+            "problem, and they are not judged."
         )
     first = [float(r.history["loss"][0]) for run in runs for r in run.results if len(r.history.get("loss", ()))]
     same = len({run.problem for run in runs}) == 1
     if sources == {"model"} and same and first and not np.allclose(first, first[0], rtol=1e-4):
         return (
-            "They have the same objective and clients of the same names, but begin at different losses: their rows may be others, so "
-            "their figures are not judged."
+            "They have the same objective and clients of the same names, but begin at different losses: their rows may differ, so "
+            "they are not judged."
         )
     return None
 
 
 def _by_optimisation(runs: Sequence[tuple[Run, str]]) -> tuple[str | None, list[str]]:
-    """One problem, several methods or settings of a method."""
+    """Judge runs of one problem, by several methods or settings of a method."""
     tolerances = {run.settings.get("stop.tol") for run, _ in runs}
     if tolerances != {None} and len(tolerances) == 1 and all(
         r.status == "converged" for run, _ in runs for r in run.results
@@ -211,11 +211,11 @@ def _by_optimisation(runs: Sequence[tuple[Run, str]]) -> tuple[str | None, list[
     else:
         metric = _metric([run for run, _ in runs])
         if metric is None:
-            return None, ["They have recorded no metric in common, so nothing says which is better."]
+            return None, ["They have recorded no metric in common, so it cannot be said which is better."]
         last = {name: _last(run, metric) for run, name in runs}
         cost = {name: value for name, value in last.items() if value is not None and np.isfinite(value).all()}
         if len(cost) < len(last):
-            return None, ["Some have no finite value at their end, so nothing says which is better."]
+            return None, ["Some have no finite value at their end, so it cannot be said which is better."]
         what, goal = f"{metric} at the end", "least"
     order = sorted(cost, key=lambda name: float(np.median(cost[name])))
     best, other = order[0], order[1]
@@ -230,23 +230,23 @@ def _number(values: NDArray[np.float64]) -> str:
 
 
 def _chance(best: NDArray[np.float64], other: NDArray[np.float64], name: str) -> str:
-    """Whether seeds would say the same again."""
+    """Whether other seeds would likely give the same winner."""
     if len(best) < 3 or len(other) < 3:
-        return "With so few seeds nobody knows how much of that is chance: --seeds 10 would tell."
+        return "With so few seeds, that may be chance: --seeds 10 would tell."
     share = float(np.mean(best[:, None] < other[None, :]) + 0.5 * np.mean(best[:, None] == other[None, :]))
     return f"A seed of the best is below a seed of {name} in {share:.0%} of all pairs."
 
 
 def _by_grades(runs: Sequence[tuple[Run, str]]) -> tuple[str | None, list[str]]:
-    """Several problems: their losses cannot be compared, their clients' grades can."""
+    """Judge runs of several problems, whose losses cannot be compared, by their clients' grades."""
     grades = [run.grades for run, _ in runs]
     if any(grade is None for grade in grades) or len({grade.measure for grade in grades if grade}) > 1:
         return None, [
-            "They minimise different objectives, and their clients were not graded alike: nothing says which is better."
+            "They minimise different objectives, and their clients were not graded alike, so it cannot be said which is better."
         ]
     found = {name: run.grades for run, name in runs if run.grades is not None}
     if len({grade.clients for grade in found.values()}) > 1:
-        return None, ["They have different clients, so that grades cannot be compared client by client."]
+        return None, ["They have different clients, so grades cannot be compared client by client."]
     order = sorted(found, key=lambda name: -found[name].mean)
     best = order[0]
     told, same = [], []
@@ -276,7 +276,7 @@ def _difference(value: float, measure: str) -> str:
 
 
 def _interval(differences: NDArray[np.float64]) -> tuple[float, float]:
-    """The bootstrap's interval of a mean over clients."""
+    """The bootstrap interval of a mean over clients."""
     if not len(differences):
         return float("nan"), float("nan")
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""The words of a page: how methods, metrics and labels are called, and which labels become lines and panels."""
+"""The words of a page: the names of methods, metrics and labels, and which labels become lines and panels."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Scale = Literal["linear", "log"]
 class Chapter:
     """One experiment on the page: its title, the question it answers, and how its series are laid out.
 
-    `lines` names the label that distinguishes curves, `panels` the one that distinguishes panels; all other labels with
-    more than one value become choices above the figure. `level` is the pattern for a level whose data set does not say
-    what it is. Only `metrics` are shown, or all if it is empty. `together` are labels that go with the panels. `seeds` is the
-    word for what a line is made of.
+    `lines` names the label that distinguishes curves, `panels` the one that distinguishes panels; all other labels with more than
+    one value become choices above the figure. `level` is the text pattern for a level whose data set defines none. Only `metrics`
+    are shown, or all if it is empty. `together` are labels that vary with the panels and get no choice. `seeds` is the word for
+    the runs that a line summarises.
     """
 
     name: str
@@ -74,7 +74,7 @@ LABELS = {
     "level": "Level",
     "variant": "Settings",
 }
-AXES: dict[str, tuple[str, str]] = {  # key of a series: the axis' title, and the word on its button
+AXES: dict[str, tuple[str, str]] = {  # key of a series: the axis's title, and the word on its button
     "rounds": ("communication rounds", "rounds"),
     "bytes": ("bytes per client, sent and received", "bytes"),
     "gradients_w": ("gradients ∇_w of single rows, per client", "∇_w"),
@@ -88,7 +88,7 @@ VARIANTS = ("with the slips", "as published", "by theory")
 
 
 def title(field: str, value: Any, chapter: Chapter | None = None, dataset: Any = None) -> str:
-    """The value of a label as a reader wants to see it; `_` lowers and `^` raises what follows.
+    """The value of a label as shown to the reader; `_` makes a subscript and `^` a superscript of what follows.
 
     >>> title("level", 0.1, dataset="synthetic"), title("method", "ascd")
     ('σ_h = 0.1', 'ASCD')
@@ -106,5 +106,5 @@ def title(field: str, value: Any, chapter: Chapter | None = None, dataset: Any =
 
 
 def plain(text: str) -> str:
-    """A word from outside, in which `_` and `^` are to mean nothing."""
+    """A text from outside, with the markup characters `_`, `^` and backticks replaced."""
     return text.replace("_", " ").replace("^", " ").replace("`", "'")

@@ -1,4 +1,4 @@
-"""Tables as they come: any data frame's columns as NumPy arrays, and the schema that turns them into features."""
+"""Raw tables: any data frame's columns as NumPy arrays, and the schema that turns them into features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two tables that were made apart: whether they were turned into features and labels the same way, and if not, where they differ."""
+"""Compare how two tables were turned into features and labels, and say where they differ."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from twofold.tables.schema import Column, Moments, Schema
 __all__ = ["difference"]
 
 MOST_NAMED = 6
-"""Names that a sentence lists."""
+"""The most names that a message lists."""
 CLOSE = 1e-9
 
 
 def difference(train: Schema | None, test: Schema | None, names: Sequence[str | int] = ()) -> str | None:
-    """Say in what the rows of a second table mean something else than the same numbers in the first; None if in nothing.
+    """Say how the same numbers mean something else in the test rows than in the training rows; None if they mean the same.
 
-    A table without a schema holds features and codes that somebody made elsewhere: it differs in nothing that can be seen here.
-    Of moments of each client's own, those of `names` are looked at.
+    Rows without a schema hold features and codes that were made elsewhere, so no difference can be found. If each client was
+    standardised by its own means and spreads, those of the clients `names` are compared.
 
     >>> difference(Schema(classes=("a", "b", "c")), Schema(classes=("b", "c")))
     "the labels 0, 1, … stand for 'a', 'b', 'c' in the training rows and for 'b', 'c' in these"
@@ -55,7 +55,7 @@ def _of_features(train: Schema, test: Schema) -> str | None:
     more = [name for name in theirs if name not in ours]
     told = [f"{_some(fewer)} only in the training rows"] if fewer else []
     told += [f"{_some(more)} only in these"] if more else []
-    return f"the features are others: {' and '.join(told)}" if told else "the features come in another order"
+    return f"the features differ: {' and '.join(told)}" if told else "the features come in another order"
 
 
 def _of_scale(train: Schema, test: Schema, names: Sequence[str | int]) -> str | None:
@@ -70,7 +70,7 @@ def _of_scale(train: Schema, test: Schema, names: Sequence[str | int]) -> str | 
         for name in names:
             ours, theirs = train.moments.get(name), test.moments.get(name)
             if theirs is not None and not _same(ours or train.new_client, theirs):
-                return f"client {name!r} was brought to mean 0 and spread 1 by other means and spreads than in training"
+                return f"client {name!r} was standardised by other means and spreads than in training"
     return None
 
 

@@ -20,16 +20,16 @@ from twofold.extras import require
 __all__ = ["Kind", "Level", "Table", "Values", "is_frame", "plain", "read"]
 
 Kind: TypeAlias = Literal["number", "boolean", "category"]
-"""What a column is: numbers, true or false, or one of some levels (strings and categories)."""
+"""The kind of a column: numbers, true or false, or one of several levels (strings and categories)."""
 Level: TypeAlias = str | int | float | bool
-"""One of a category's values, as JSON can hold it."""
+"""One of a category's values, in a form that JSON can hold."""
 
 
 class Values(NamedTuple):
-    """One column: its kind, its values, where they are missing, and the order of its levels where the frame has one.
+    """One column: its kind, its values, where they are missing, and the order of its levels if the frame defines one.
 
-    Numbers are an array of integers or floats, booleans one of booleans, categories one of objects. What stands where a
-    value is missing says nothing.
+    Numbers are an array of integers or floats, booleans an array of booleans, categories an array of objects. Where a value is
+    missing, the entry is arbitrary.
 
     >>> read({"age": [30, None]}).column("age").missing.tolist()
     [False, True]
@@ -43,7 +43,7 @@ class Values(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """The columns of a data frame by name, each read when it is asked for.
+    """The columns of a data frame by name, each read on demand.
 
     >>> table = read({"city": ["Oslo", "Rome"], "age": [30, 40]})
     >>> table.names, table.column("city").kind
@@ -55,12 +55,12 @@ class Table:
     fetch: Callable[[Any], Values]
 
     def column(self, name: Any) -> Values:
-        """Give one column; a name that is not there, or is there twice, gets a sentence."""
+        """Return one column; raises an InputError if its name is missing or occurs twice."""
         self.check([name])
         return self.fetch(name)
 
     def check(self, names: Iterable[Any]) -> None:
-        """Refuse names that are not columns, all of them in one sentence."""
+        """Refuse names that are not columns (listing all of them), and names that occur twice."""
         names = list(names)
         lost = [name for name in names if name not in self.names]
         if lost:
@@ -73,12 +73,12 @@ class Table:
 
 
 def is_frame(thing: object) -> bool:
-    """Say whether something is a table with named columns, as `read` takes it.
+    """Say whether something is a table with named columns that `read` accepts.
 
     >>> is_frame({"age": [30]}), is_frame([[30]])
     (True, False)
     """
-    if isinstance(thing, np.ndarray) or hasattr(thing, "toarray"):  # one of SciPy's sparse matrices is a dict
+    if isinstance(thing, np.ndarray) or hasattr(thing, "toarray"):  # SciPy's dok_matrix is a dict, but not a table
         return False
     return isinstance(thing, Mapping) or (
         (hasattr(type(thing), "columns") and hasattr(thing, "__getitem__"))
@@ -103,7 +103,7 @@ def read(frame: Any) -> Table:
             f"A table is a pandas or Polars data frame, an Arrow table or a dict of columns, got {type(frame).__name__}."
         )
     nw: Any = require("narwhals.stable.v2", "Reading a data frame", "sklearn")
-    if hasattr(frame, "iloc"):  # pandas may have a name twice
+    if hasattr(frame, "iloc"):  # in pandas, two columns may have the same name
         names: list[Any] = list(cast(Any, frame).columns)
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
@@ -143,7 +143,7 @@ def _array(column: Any) -> NDArray[Any]:
         array = np.empty(len(column), object)
         array[:] = list(column)
     strings = array.dtype.kind in "US" and not isinstance(column, np.ndarray)
-    return np.array(list(column), object) if strings else array  # NumPy makes strings of [1, "a"]
+    return np.array(list(column), object) if strings else array  # NumPy would turn [1, "a"] into strings
 
 
 def _of_array(name: Any, array: NDArray[Any]) -> Values:
@@ -179,7 +179,7 @@ def _of_series(nw: Any, name: Any, series: Any) -> Values:
         else:
             array = np.asarray(series.to_numpy())
         if array.dtype.kind == "f":
-            missing = missing | np.isnan(array)  # Polars has both, and a user means the same by them
+            missing = missing | np.isnan(array)  # Polars has both null and NaN, and users mean the same by them
         return Values("boolean" if boolean else "number", array, missing)
     if isinstance(dtype, (nw.Object, nw.Unknown)):
         return _of_objects(name, series.to_list())
@@ -187,7 +187,7 @@ def _of_series(nw: Any, name: Any, series: Any) -> Values:
 
 
 def _of_objects(name: Any, values: list[Any]) -> Values:
-    """A column of Python objects: by what they are, where they are all of one kind."""
+    """Read a column of Python objects by their types, which must agree."""
     missing = np.array([_is_missing(value) for value in values], bool)
     known = [value for value, gone in zip(values, missing, strict=True) if not gone]
     if any(isinstance(value, (dt.date, dt.time, dt.timedelta, np.datetime64, np.timedelta64)) for value in known):
@@ -218,14 +218,14 @@ def _is_missing(value: Any) -> bool:
 
 
 def _objects(values: Iterable[Any], missing: NDArray[np.bool_]) -> NDArray[Any]:
-    """Any values as an array, with None where they are missing: comparing pandas' NA with a level is neither true nor false."""
+    """Values as an array of objects, with None where they are missing (pandas' NA cannot be compared with a level)."""
     array = np.empty(len(missing), object)
     array[:] = [None if gone else value for value, gone in zip(values, missing, strict=True)]
     return array
 
 
 def plain(value: Any) -> Any:
-    """A level as JSON can hold it: strings, numbers and booleans as they are, anything else by its name.
+    """Convert a level to what JSON can hold: strings, numbers and booleans as they are, anything else as its `str`.
 
     >>> plain(np.int64(3)), plain((1, 2))
     (3, '(1, 2)')
@@ -236,6 +236,6 @@ def plain(value: Any) -> Any:
 
 def _is_date(name: Any) -> InputError:
     return InputError(
-        f"Column {name!r} holds dates or times, which have no one meaning as a feature: make numbers of it that do (days since "
-        "some event, the hour, the month as a string), or leave it out of features."
+        f"Column {name!r} holds dates or times, which have no single meaning as a feature: turn it into something that has (days "
+        "since some event, the hour, the month as a string), or leave it out of features."
     )

@@ -1,4 +1,4 @@
-"""How a table's columns become features: kinds, levels, what a gap becomes, means and spreads, and the classes."""
+"""How a table's columns become features: their kinds, levels, fill values, means and spreads, and the classes."""
 # Data frames come without types.
 # pyright: reportUnknownMemberType=false
 
@@ -18,26 +18,27 @@ from twofold.tables.columns import Kind, Level, Table, Values, plain, read
 __all__ = ["Column", "Labels", "Missing", "Moments", "Schema", "Standardize", "class_of"]
 
 Standardize: TypeAlias = Literal["pooled", "per client"]
-"""Numbers are brought to mean 0 and spread 1, over everybody's rows or over each client's own."""
+"""Whether numbers are standardised to mean 0 and standard deviation 1 over all clients' rows, or over each client's own."""
 Missing: TypeAlias = Literal["impute", "refuse"]
 Labels: TypeAlias = Literal["auto", "classes", "numbers"]
 Moments: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
-"""The means and the spreads of the columns of numbers, in their order."""
+"""The means and the spreads (standard deviations) of the numeric columns, in their order."""
 
 MOST_LEVELS = 1000
-"""A category with more levels than this is taken for a mistake: a name or a text."""
+"""A category with more levels than this is taken for a mistake, such as a column of names or texts."""
 FEW_CLASSES = 20
-"""Whole numbers 1 … K with at most so many values are taken for classes where nobody says what they are."""
+"""Whole numbers 1 … K with K up to this are taken for classes unless the user says what they are."""
 VERSION = 1
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table as a feature.
+    """How one column of a table becomes features.
 
-    A number or a boolean gives one feature, a category one for each of its levels (1 where the row has it). Where the training
-    rows had gaps there is one more feature, 1 where the value is missing; what stands in for it is `fill`, the mean of
-    everybody's values, and for a category no level at all. Numbers are shifted by `mean` and divided by `spread`.
+    A number or a boolean becomes one feature; a category becomes one feature per level (1 if the row has that level). If the
+    training rows had missing values (`gaps`), an extra feature is 1 where the value is missing. A missing number or boolean is
+    replaced by `fill`, the mean over all clients' values; a missing category has no level. Numbers are shifted by `mean` and
+    divided by `spread`.
 
     >>> Column("city", "category", levels=("Oslo", "Rome"), gaps=True).features
     ('city=Oslo', 'city=Rome', 'city missing')
@@ -53,20 +54,20 @@ class Column:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The names of the features that this column gives."""
+        """The names of this column's features."""
         own = tuple(f"{self.name}={level}" for level in self.levels) if self.kind == "category" else (str(self.name),)
         return (*own, f"{self.name} missing") if self.gaps else own
 
 
 @dataclass(frozen=True)
 class Schema:
-    """What turns rows of a table into features and labels, the same way for new rows as for those it was made from.
+    """Turns rows of a table into features and labels, the same way for new rows as for the training rows.
 
-    `Clients.from_frame` makes it and keeps it as `clients.schema`. It holds no rows, only what is written here.
+    `Clients.from_frame` makes it and keeps it as `clients.schema`. It holds no rows, only the fields below.
 
-    A level that was not there in training is none of the known ones: all its features are 0. A gap in a column without gaps in
-    training gets the mean. With `standardize="per client"` every client has means and spreads of its own, and a client that was
-    not there has the mean of everybody's.
+    A level that did not occur in training has 0 in all its column's features. A value missing from a column that had no gaps in
+    training is replaced by the mean. With `standardize="per client"` each client has its own means and spreads, and a new client
+    gets the mean of all clients' means and spreads.
 
     >>> import pandas as pd, twofold as tw
     >>> df = pd.DataFrame(
@@ -93,17 +94,17 @@ class Schema:
     standardize: Standardize | None = None
     moments: Mapping[str | int, Moments] = field(default_factory=dict[str | int, Moments])
     opening_floats: int = 0
-    """Numbers that every client sends (and receives) before anything else, so that all have the same features."""
+    """How many numbers each client sends (and receives) before training so that all build the same features."""
 
     # --- features -----------------------------------------------------------------------------------------------------
 
     @property
     def features(self) -> tuple[str, ...] | None:
-        """The names of the features, one for each column of x; None where x is as it was given, and only labels are known."""
+        """The names of the features, one per column of x; None if x was given as an array, and only labels are coded."""
         return tuple(feature for column in self.columns for feature in column.features) or None
 
     def encode(self, x: Any, client: str | int | Sequence[Any] | None = None) -> NDArray[Any]:
-        """Turn raw rows of these clients into features (`client` None: of a new one); without columns x stays as it is."""
+        """Turn raw rows of these clients (None: of a new client) into features; a schema without columns leaves x as it is."""
         if not self.columns:
             return np.asarray(x)
         table = self._table(x)
@@ -113,9 +114,9 @@ class Schema:
     def transform(self, frame: Any, client: str | int | Sequence[Any] | None = None) -> NDArray[Any]:
         """Turn the rows of a table into features.
 
-        `frame` may have more columns than are needed, in any order. A NumPy array must have the columns of training in their
-        order, all of them numbers. With `standardize="per client"`, `client` says whose rows these are (one name, or one per row);
-        by default the frame's own column of clients does.
+        `frame` may have extra columns, and they may come in any order. A NumPy array must have exactly the columns of training, in
+        their order, all of them numbers. With `standardize="per client"`, `client` names the rows' client (one name, or one per
+        row); by default the frame's client column does.
         """
         table = self._table(frame)
         read_columns = [(column, table.column(column.name)) for column in self.columns]
@@ -178,7 +179,7 @@ class Schema:
         return (array.astype(np.float64) - column.mean) / column.spread
 
     def _places(self, owners: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-        """For each row its place in the table of moments, whose last line is for clients that were not there."""
+        """Each row's index in the arrays of means and spreads, and these arrays; their last line is for new clients."""
         names = {name: m for m, name in enumerate(self.moments)}
         width = sum(column.kind == "number" for column in self.columns)
         means, spreads = (
@@ -190,7 +191,7 @@ class Schema:
 
     @property
     def new_client(self) -> Moments:
-        """The means and spreads with which a client that was not there is standardised: the means of everybody's."""
+        """The means and spreads by which a new client is standardised: the mean of all clients'."""
         numbers = [column for column in self.columns if column.kind == "number"]
         return tuple(column.mean for column in numbers), tuple(column.spread for column in numbers)
 
@@ -205,25 +206,25 @@ class Schema:
         for row, label in enumerate(found):
             if label not in code_of:
                 listed = ", ".join(map(repr, self.classes))
-                raise InputError(f"The label {label!r} at row {row} is none of the classes of training: {listed}.")
+                raise InputError(f"The label {label!r} at row {row} is none of the classes in training: {listed}.")
         return np.array([code_of[label] for label in found], np.int64)
 
     def decode(self, codes: ArrayLike) -> NDArray[Any]:
-        """Turn classes' numbers back into labels; real predictions stay as they are."""
+        """Turn codes 0, 1, … back into labels; real predictions stay as they are."""
         if self.classes is None:
             return np.asarray(codes)
         return _labels(self.classes)[np.asarray(codes).astype(np.int64)]
 
-    # --- elsewhere ----------------------------------------------------------------------------------------------------
+    # --- export -------------------------------------------------------------------------------------------------------
 
     def only(self, name: str | int | None) -> Schema:
-        """The schema with one client's own means and spreads only, to hand to that client (None: to a new one)."""
+        """The schema with one client's means and spreads only, to hand to that client (None: to a new client)."""
         return dataclasses.replace(
             self, moments={name: self.moments[name]} if name is not None and name in self.moments else {}
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Give everything as strings, numbers, lists and dicts; `from_dict` reads it.
+        """Return the schema as strings, numbers, lists and dicts, which `from_dict` reads.
 
         >>> Schema.from_dict(Schema(classes=("no", "yes")).as_dict()).classes
         ('no', 'yes')
@@ -239,7 +240,7 @@ class Schema:
 
     @staticmethod
     def from_dict(written: Mapping[str, Any]) -> Schema:
-        """Read what `as_dict` gave."""
+        """Make a schema from what `as_dict` returned."""
         if written.get("version") != VERSION:
             raise InputError(
                 f"This schema has version {written.get('version')!r}; this twofold reads version {VERSION}."
@@ -287,9 +288,9 @@ class Schema:
         classes: tuple[Level, ...] | None = None,
         row_weights: NDArray[np.float64] | None = None,
     ) -> tuple[Schema, NDArray[Any]]:
-        """Find the kinds, levels, means and spreads of these columns, and give the schema together with its features.
+        """Determine the kinds, levels, means and spreads of these columns, and return the schema and the features.
 
-        `owners` are the names of each row's client. With `row_weights` means and spreads are weighted ones.
+        `owners` holds the name of each row's client. With `row_weights`, means and spreads are weighted.
 
         >>> schema, x = Schema.fit(read({"age": [1.0, 3.0]}), ["age"], ["ann", "bob"], standardize="pooled")
         >>> schema.columns[0].mean, x.tolist()
@@ -301,8 +302,8 @@ class Schema:
         if gaps and missing == "refuse":
             listed = ", ".join(f"{name!r} ({count})" for name, count in gaps.items())
             mistakes.append(
-                f'There are missing values in {listed}: fill them yourself, or say missing="impute", which puts the mean '
-                "there and adds a feature that says where it did."
+                f'There are missing values in {listed}: fill them yourself, or say missing="impute", which fills in the mean '
+                "and adds a feature that marks where it did."
             )
         for name, values in found:
             mistakes += _faults(name, values, table.rows, owners)
@@ -319,13 +320,13 @@ class Schema:
 
 def _check(standardize: object, missing: object) -> None:
     if standardize is not None and standardize not in get_args(Standardize):
-        raise InputError(f'standardize is None, "pooled" or "per client", got {standardize!r}.')
+        raise InputError(f'standardize must be None, "pooled" or "per client", got {standardize!r}.')
     if missing not in get_args(Missing):
-        raise InputError(f'missing is "impute" or "refuse", got {missing!r}.')
+        raise InputError(f'missing must be "impute" or "refuse", got {missing!r}.')
 
 
 def _read_all(table: Table, names: Sequence[Any]) -> tuple[list[tuple[Any, Values]], list[str]]:
-    """Every column that can be read, and a sentence for each that cannot."""
+    """Every column that can be read, and a message for each that cannot."""
     table.check(names)
     found: list[tuple[Any, Values]] = []
     mistakes: list[str] = []
@@ -338,7 +339,7 @@ def _read_all(table: Table, names: Sequence[Any]) -> tuple[list[tuple[Any, Value
 
 
 def _faults(name: Any, values: Values, rows: int, owners: Sequence[Any]) -> list[str]:
-    """What is wrong with a column that could be read."""
+    """Messages about what is wrong with the values of a column."""
     if values.kind == "number" and values.values.dtype.kind == "f":
         infinite = np.isinf(values.values) & ~values.missing
         if infinite.any():
@@ -351,8 +352,8 @@ def _faults(name: Any, values: Values, rows: int, owners: Sequence[Any]) -> list
         count = len(set(values.values[~values.missing]))
         if count > MOST_LEVELS or (count > 50 and count > rows / 2):
             return [
-                f"Column {name!r} has {count:,} different values in {rows:,} rows, such as {values.values[0]!r}: that is a name or a "
-                "text, most likely, and no category. Leave it out of features."
+                f"Column {name!r} has {count:,} different values in {rows:,} rows, such as {values.values[0]!r}: most likely it holds "
+                "names or texts, not categories. Leave it out of features."
             ]
     return []
 
@@ -378,14 +379,14 @@ def _fitted(
 
 
 def _positive(spread: float, mean: float) -> float:
-    """The spread, or one for a column that is constant up to rounding."""
+    """The spread, or 1 if the column is constant up to rounding."""
     return spread if spread > 1e-12 * abs(mean) and spread > 0 else 1.0
 
 
 def _own_moments(
     pairs: Sequence[tuple[Column, Values]], owners: Sequence[Any]
 ) -> tuple[dict[str | int, Moments], list[tuple[Column, Values]]]:
-    """Everyone's means and spreads, and the columns with the mean of these, for clients that are not there."""
+    """Each client's means and spreads, and the columns with the mean of these, which new clients get."""
     everyone = [plain(owner) for owner in owners]
     names = list(dict.fromkeys(everyone))
     place = {name: m for m, name in enumerate(names)}
@@ -415,7 +416,7 @@ def _own_moments(
 
 
 def _opening(columns: Sequence[Column], standardize: Standardize | None) -> int:
-    """Numbers that each client sends once: sums, sums of squares and counts of what is pooled, and which levels it has."""
+    """How many numbers each client sends once: sums, sums of squares and counts of what is pooled, and which levels it has."""
     floats = 0
     for column in columns:
         floats += len(column.levels)
@@ -428,12 +429,12 @@ def _opening(columns: Sequence[Column], standardize: Standardize | None) -> int:
 
 
 def _check_kind(column: Column, values: Values) -> None:
-    """Refuse a column that is of another kind than in training; a column of nothing but gaps may be of any."""
+    """Refuse a column of another kind than in training; a column with only missing values may be of any kind."""
     both = {column.kind, values.kind}
     if len(both) == 1 or both == {"number", "boolean"} or values.missing.all():
         return
     if column.kind == "category" and not all(isinstance(level, str) for level in column.levels):
-        return  # categories of numbers may come as numbers
+        return  # a category whose levels are numbers may also be given as a column of numbers
     raise InputError(f"Column {column.name!r} holds {values.kind} values, but it was a {column.kind} in training.")
 
 
@@ -445,16 +446,16 @@ def _ordered(levels: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def _labels(classes: tuple[Level, ...]) -> NDArray[Any]:
-    """The classes as an array that keeps their type: whole numbers, strings, or objects where they are mixed."""
+    """The classes as an array that keeps their type: whole numbers, strings, or objects if they are mixed."""
     kinds = {type(label) for label in classes}
     return np.array(classes) if len(kinds) == 1 else np.array(classes, object)
 
 
 def class_of(values: Values, labels: Labels) -> tuple[tuple[Level, ...] | None, bool]:
-    """The classes of a target, None for real numbers, and whether that was only a guess.
+    """The classes of a target (None for real numbers), and whether they were only guessed.
 
-    Strings, categories and booleans are classes. Numbers are what `labels` says; with "auto" they are numbers, except for −1 and
-    1, and for whole numbers 1, 2, …, K (K ≤ 20), which no loss takes as they are: these are taken for classes.
+    Strings, categories and booleans are classes. Numbers are what `labels` says. With "auto" they stay numbers, except that targets
+    of only −1 and 1, and whole numbers 1, 2, …, K (K ≤ 20), are taken for classes, because no loss accepts them as labels.
 
     >>> class_of(read({"y": ["b", "a"]}).column("y"), "auto")
     (('a', 'b'), False)
@@ -462,9 +463,9 @@ def class_of(values: Values, labels: Labels) -> tuple[tuple[Level, ...] | None, 
     ((-1, 1), True)
     """
     if labels not in get_args(Labels):
-        raise InputError(f'labels is "auto", "classes" or "numbers", got {labels!r}.')
+        raise InputError(f'labels must be "auto", "classes" or "numbers", got {labels!r}.')
     if values.kind == "category" and labels == "numbers":
-        raise InputError(f"The target holds {values.values[0]!r}, which is no number.")
+        raise InputError(f"The target holds {values.values[0]!r}, which is not a number.")
     there = {plain(label) for label in values.values.tolist()}
     if values.kind == "category":
         declared = None if values.levels is None else tuple(level for level in values.levels if level in there)
