@@ -2,3 +2,5 @@
 
 The paper's page (`twofold.paper.report`) is made of the same pieces.
 """
+
+__all__: list[str] = []
