@@ -316,7 +316,9 @@ def fedbn(
 
 def _norms(loss: Loss, clients: Clients) -> list[str]:
     """The paths of parameters of normalisation layers."""
-    found: list[tuple[tuple[object, ...], Pytree]] = jax.tree_util.tree_leaves_with_path(loss.init(clients), is_leaf=tree.is_running)
+    found: list[tuple[tuple[object, ...], Pytree]] = jax.tree_util.tree_leaves_with_path(
+        loss.init(clients), is_leaf=tree.is_running
+    )
     names = ["/".join(str(getattr(key, "key", getattr(key, "name", key))) for key in path) for path, _ in found]
     chosen = [name for name in names if any(word in name.lower() for word in NORMS)]
     if not chosen:

@@ -1,25 +1,29 @@
 """Figures of recorded iterates, evaluated many at a time."""
+# What JAX's transformations (`jit`, `vmap`, `tree.map`) hand on and give back is untyped.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from twofold import tree
 from twofold.curvature.certificate import Partial, bound_client, finish
 from twofold.errors import InputError
+from twofold.objectives.base import Objective
 from twofold.oracle import Member, Program
 from twofold.problem import Problem
 from twofold.tree import Pytree
 from twofold.variables import Variables
 
 __all__ = [
-    "BUILT_IN", "DERIVED", "SUMS", "Additive", "Metric", "OfHeldOut", "OfProgram", "OfUser", "as_tree", "bound", "evaluate",
+    "BUILT_IN", "DERIVED", "SUMS", "Additive", "HeldOut", "Metric", "OfHeldOut", "OfProgram", "OfUser", "as_tree", "bound", "evaluate",
     "gradient_norm", "loss", "named", "resolve", "size", "value_of",
 ]  # fmt: skip
 
@@ -107,6 +111,14 @@ COLUMNS = ("round", "iteration", "bytes", "gradients_w", "gradients_beta", "seco
 """What every history has besides its metrics."""
 
 
+class HeldOut(NamedTuple):
+    """One bucket's rows that are not trained on: features, targets, and how many rows each client really has."""
+
+    x: Pytree
+    y: Pytree
+    counts: jax.Array | np.ndarray
+
+
 class OfProgram(NamedTuple):
     """A metric of (program, w, parts), for a mapping given to `record=`: what it needs is on board of the objective."""
 
@@ -128,7 +140,7 @@ class OfUser:
     the same shape, with other test rows, compiles nothing. Those of any other function are part of the program.
     """
 
-    def __init__(self, function: Callable[[Pytree, Pytree], Any], problem: Problem) -> None:
+    def __init__(self, function: Callable[[Pytree, Pytree], ArrayLike], problem: Problem) -> None:
         positions = tuple(tuple(p.tolist()) for p in problem.positions)
         self._join = problem.join
         if isinstance(function, jax.tree_util.Partial) and _all_numbers((function.args, function.keywords)):
@@ -177,6 +189,26 @@ class _Uncompared:
         return hash(_Uncompared)
 
 
+Wanted = str | OfProgram | Callable[[Pytree, Pytree], ArrayLike]
+"""What `record=` maps a name to: a metric's name, or a function of (w, beta)."""
+Grade = Callable[[Objective, Member, Pytree, Pytree, HeldOut], jax.Array]
+"""Of one client's rows that are not trained on: the sums of its grades."""
+
+
+class Recorded(Protocol):
+    """Recorded iterates, with leading axes (slot, seed)."""
+
+    @property
+    def w(self) -> Pytree:
+        """The shared part."""
+        ...
+
+    @property
+    def parts(self) -> tuple[Pytree, ...]:
+        """Each bucket's private parts."""
+        ...
+
+
 @jax.tree_util.register_pytree_node_class
 class OfHeldOut:
     """The grades of everyone's models on rows that are not trained on; the rows are data, how to grade them is program.
@@ -184,7 +216,7 @@ class OfHeldOut:
     It gives four figures: over all rows, the mean and the least over clients, and over all rows with w alone.
     """
 
-    def __init__(self, data: tuple[Pytree, ...], grade: Callable[..., jax.Array], sizes: tuple[int, ...]) -> None:
+    def __init__(self, data: tuple[HeldOut, ...], grade: Grade, sizes: tuple[int, ...]) -> None:
         self._data, self._grade, self._sizes = data, grade, sizes
 
     def __call__(self, program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> jax.Array:
@@ -196,17 +228,17 @@ class OfHeldOut:
             member, beta = jax.tree.map(lambda leaf, n=size: leaf[:n], (stack, part))
             of_client = partial(self._grade, program.objective)
             sums.append(jax.vmap(of_client, in_axes=(0, None, 0, 0))(member, w, beta, tree.cast(rows)))
-            counts.append(rows[2])
+            counts.append(rows.counts)
         total, count = jnp.concatenate(sums), jnp.concatenate(counts).astype(jnp.result_type(float))
         own = total[:, 0] / count
         return jnp.stack([total[:, 0].sum() / count.sum(), own.mean(), own.min(), total[:, 1].sum() / count.sum()])
 
-    def tree_flatten(self) -> tuple[tuple[Pytree], tuple[Callable[..., jax.Array], tuple[int, ...]]]:
+    def tree_flatten(self) -> tuple[tuple[Pytree], tuple[Grade, tuple[int, ...]]]:
         """The data, and the program."""
         return (self._data,), (self._grade, self._sizes)
 
     @classmethod
-    def tree_unflatten(cls, static: tuple[Any, Any], children: tuple[Pytree]) -> OfHeldOut:
+    def tree_unflatten(cls, static: tuple[Grade, tuple[int, ...]], children: tuple[Pytree]) -> OfHeldOut:
         """The same of other rows."""
         return cls(children[0], *static)
 
@@ -230,7 +262,7 @@ def _value_of(metric: Metric, program: Program, w: Pytree, parts: tuple[Pytree, 
     return metric(program, w, parts)
 
 
-def named(record: str | Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
+def named(record: str | Sequence[str] | Mapping[str, Wanted]) -> dict[str, Wanted]:
     """What to record as name → metric: one name, several, or a mapping to names and functions.
 
     >>> named(("loss", "gap")), named({"error": "loss"})
@@ -241,7 +273,7 @@ def named(record: str | Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
     return dict(record) if isinstance(record, Mapping) else {name: name for name in record}
 
 
-def resolve(record: Sequence[str] | Mapping[str, Any], problem: Problem) -> dict[str, Metric]:
+def resolve(record: str | Sequence[str] | Mapping[str, Wanted], problem: Problem) -> dict[str, Metric]:
     """The metrics to evaluate, from names and from functions of the user's own."""
     wanted = named(record)
     found: dict[str, Metric] = {}
@@ -262,7 +294,7 @@ def resolve(record: Sequence[str] | Mapping[str, Any], problem: Problem) -> dict
 
 
 def evaluate(
-    metrics: dict[str, Metric], program: Program, snapshots: Any, index: np.ndarray
+    metrics: dict[str, Metric], program: Program, snapshots: Recorded, index: np.ndarray
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Every metric of the snapshots at the flat (slot, seed) positions `index`, and ‖(w, β)‖² of each."""
     rows = sum(int(np.prod(jax.tree.leaves(stack.x)[0].shape[:2])) for stack in program.stacks)
@@ -279,11 +311,16 @@ def evaluate(
 
 @partial(jax.jit, static_argnums=1)
 def _evaluate(
-    functions: tuple[Metric, ...], block: int, program: Program, snapshots: Any, index: jax.Array, blocks: Any
+    functions: tuple[Metric, ...],
+    block: int,
+    program: Program,
+    snapshots: Recorded,
+    index: jax.Array,
+    blocks: jax.Array,
 ) -> tuple[jax.Array, ...]:
     flat = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:]), snapshots)
 
-    def some(i: Any, out: tuple) -> tuple:
+    def some(i: jax.Array, out: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         chosen = jax.lax.dynamic_slice(index, (i * block,), (block,))
         w, parts = jax.tree.map(lambda leaf: leaf[chosen], (flat.w, flat.parts))
         new = [jax.vmap(lambda w, parts, f=f: f(program, w, parts))(w, parts) for f in functions]
