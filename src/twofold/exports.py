@@ -55,10 +55,14 @@ class Table:
         told = [line for note in self.notes for line in textwrap.wrap(note, WIDTH)]
         return "\n".join([*textwrap.wrap(self.title, WIDTH), *lines, *told])
 
-    def _repr_html_(self) -> str:
+    def to_html(self) -> str:
+        """Give the table as HTML, as the last line of a notebook's cell shows it."""
         return html(
             self.head, self.rows, self.title, [i for i, h in enumerate(self.head) if h in self.left], self.notes
         )
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
 
     def to_latex(self, path: FilePath | None = None) -> str:
         """The table as LaTeX (package booktabs); written to `path` if one is given."""

@@ -5,12 +5,15 @@ objective it minimises in our form, or that it minimises none; `method.problem(c
 for `tw.solve`. The model is a module of flax.linen, flax.nnx or equinox, functions of your own, or any loss (`tw.losses`).
 """
 
+# JAX does not type paths in a pytree.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, Unpack, cast
 
 import jax
 
@@ -24,7 +27,8 @@ from twofold.objectives.base import Loss
 from twofold.oracle import Member
 from twofold.problem import Problem
 from twofold.result import Result
-from twofold.solver import solve
+from twofold.solver import RunOptions, solve
+from twofold.solver.options import Start
 from twofold.tree import Pytree
 
 __all__ = [
@@ -61,7 +65,9 @@ class Method:
         """The problem that the method works on."""
         return Problem(self.objective_of(clients), clients)
 
-    def fit(self, clients: Clients, rounds: int, **options: Any) -> Result:
+    def fit(
+        self, clients: Clients, rounds: int, *, start: Start | None = None, **options: Unpack[RunOptions]
+    ) -> Result:
         """Train on these clients; `options` are those of `tw.solve` (test=, validation=, patience=, seed=, every=, checkpoint=, …).
 
         >>> import twofold as tw
@@ -82,16 +88,17 @@ class Method:
                 f"{self.name} trains everyone's own model further after the rounds, which engine='flower' does not know: name "
                 "another engine, or rehearse the rounds alone by tw.solve(method.problem(clients), method.algorithm, engine='flower')."
             )
-        found = solve(self.problem(clients), self.algorithm, rounds=rounds, **options)
+        found = solve(self.problem(clients), self.algorithm, rounds=rounds, start=start, **options)
         return found if self.after is None else fine_tune(found, self.after, **_watched(options))
 
 
-def _watched(options: dict[str, Any]) -> dict[str, Any]:
+def _watched(options: RunOptions) -> RunOptions:
     """The options that also hold for what comes after the rounds."""
-    return {name: options[name] for name in ("seed", "test", "validation", "engine") if name in options}
+    kept = {name: value for name, value in options.items() if name in ("seed", "test", "validation", "engine")}
+    return cast(RunOptions, kept)
 
 
-def fine_tune(result: Result, algorithm: Algorithm, **options: Any) -> Result:
+def fine_tune(result: Result, algorithm: Algorithm, **options: Unpack[RunOptions]) -> Result:
     """Everyone's own model, trained further on its own rows alone by one round of the algorithm; the ledgers are added.
 
     >>> import twofold as tw
@@ -309,7 +316,9 @@ def fedbn(
 
 def _norms(loss: Loss, clients: Clients) -> list[str]:
     """The paths of parameters of normalisation layers."""
-    found: Any = jax.tree_util.tree_leaves_with_path(loss.init(clients), is_leaf=tree.is_running)
+    found: list[tuple[tuple[object, ...], Pytree]] = jax.tree_util.tree_leaves_with_path(
+        loss.init(clients), is_leaf=tree.is_running
+    )
     names = ["/".join(str(getattr(key, "key", getattr(key, "name", key))) for key in path) for path, _ in found]
     chosen = [name for name in names if any(word in name.lower() for word in NORMS)]
     if not chosen:

@@ -1,25 +1,29 @@
 """Metrics of recorded iterates, evaluated many iterates at a time."""
+# What JAX's transformations (`jit`, `vmap`, `tree.map`) hand on and give back is untyped.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from twofold import tree
 from twofold.curvature.certificate import Partial, bound_client, finish
 from twofold.errors import InputError
+from twofold.objectives.base import Objective
 from twofold.oracle import Member, Program
 from twofold.problem import Problem
 from twofold.tree import Pytree
 from twofold.variables import Variables
 
 __all__ = [
-    "BUILT_IN", "DERIVED", "SUMS", "Additive", "Metric", "OfHeldOut", "OfProgram", "OfUser", "as_tree", "bound", "evaluate",
+    "BUILT_IN", "DERIVED", "SUMS", "Additive", "HeldOut", "Metric", "OfHeldOut", "OfProgram", "OfUser", "as_tree", "bound", "evaluate",
     "gradient_norm", "loss", "named", "resolve", "size", "value_of",
 ]  # fmt: skip
 
@@ -110,6 +114,14 @@ COLUMNS = ("round", "iteration", "bytes", "gradients_w", "gradients_beta", "seco
 """The columns that every history has besides its metrics."""
 
 
+class HeldOut(NamedTuple):
+    """One bucket's rows that are not trained on: features, targets, and how many rows each client really has."""
+
+    x: Pytree
+    y: Pytree
+    counts: jax.Array | np.ndarray
+
+
 class OfProgram(NamedTuple):
     """A metric of (program, w, parts), to be put into a `record=` mapping; it finds all it needs in the program's objective."""
 
@@ -131,7 +143,7 @@ class OfUser:
     shape with other test rows needs no new compilation. Values bound in any other function are compiled in.
     """
 
-    def __init__(self, function: Callable[[Pytree, Pytree], Any], problem: Problem) -> None:
+    def __init__(self, function: Callable[[Pytree, Pytree], ArrayLike], problem: Problem) -> None:
         positions = tuple(tuple(p.tolist()) for p in problem.positions)
         self._join = problem.join
         if isinstance(function, jax.tree_util.Partial) and _all_numbers((function.args, function.keywords)):
@@ -180,6 +192,26 @@ class _Uncompared:
         return hash(_Uncompared)
 
 
+Wanted = str | OfProgram | Callable[[Pytree, Pytree], ArrayLike]
+"""What `record=` maps a name to: a metric's name, or a function of (w, beta)."""
+Grade = Callable[[Objective, Member, Pytree, Pytree, HeldOut], jax.Array]
+"""Of one client's rows that are not trained on: the sums of its grades."""
+
+
+class Recorded(Protocol):
+    """Recorded iterates, with leading axes (slot, seed)."""
+
+    @property
+    def w(self) -> Pytree:
+        """The shared part."""
+        ...
+
+    @property
+    def parts(self) -> tuple[Pytree, ...]:
+        """Each bucket's private parts."""
+        ...
+
+
 @jax.tree_util.register_pytree_node_class
 class OfHeldOut:
     """Scores of all clients' models on held-out rows; the rows are traced as data, the scoring function is compiled in.
@@ -187,7 +219,7 @@ class OfHeldOut:
     It returns four numbers: the score over all rows, the mean and the minimum over clients, and the score of w alone over all rows.
     """
 
-    def __init__(self, data: tuple[Pytree, ...], grade: Callable[..., jax.Array], sizes: tuple[int, ...]) -> None:
+    def __init__(self, data: tuple[HeldOut, ...], grade: Grade, sizes: tuple[int, ...]) -> None:
         self._data, self._grade, self._sizes = data, grade, sizes
 
     def __call__(self, program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> jax.Array:
@@ -199,17 +231,17 @@ class OfHeldOut:
             member, beta = jax.tree.map(lambda leaf, n=size: leaf[:n], (stack, part))
             of_client = partial(self._grade, program.objective)
             sums.append(jax.vmap(of_client, in_axes=(0, None, 0, 0))(member, w, beta, tree.cast(rows)))
-            counts.append(rows[2])
+            counts.append(rows.counts)
         total, count = jnp.concatenate(sums), jnp.concatenate(counts).astype(jnp.result_type(float))
         own = total[:, 0] / count
         return jnp.stack([total[:, 0].sum() / count.sum(), own.mean(), own.min(), total[:, 1].sum() / count.sum()])
 
-    def tree_flatten(self) -> tuple[tuple[Pytree], tuple[Callable[..., jax.Array], tuple[int, ...]]]:
+    def tree_flatten(self) -> tuple[tuple[Pytree], tuple[Grade, tuple[int, ...]]]:
         """The traced data and the static part."""
         return (self._data,), (self._grade, self._sizes)
 
     @classmethod
-    def tree_unflatten(cls, static: tuple[Any, Any], children: tuple[Pytree]) -> OfHeldOut:
+    def tree_unflatten(cls, static: tuple[Grade, tuple[int, ...]], children: tuple[Pytree]) -> OfHeldOut:
         """The same metric with other rows."""
         return cls(children[0], *static)
 
@@ -233,7 +265,7 @@ def _value_of(metric: Metric, program: Program, w: Pytree, parts: tuple[Pytree, 
     return metric(program, w, parts)
 
 
-def named(record: str | Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
+def named(record: str | Sequence[str] | Mapping[str, Wanted]) -> dict[str, Wanted]:
     """The argument `record` (one name, several, or a mapping to names and functions) as a dict of name → metric.
 
     >>> named(("loss", "gap")), named({"error": "loss"})
@@ -244,7 +276,7 @@ def named(record: str | Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
     return dict(record) if isinstance(record, Mapping) else {name: name for name in record}
 
 
-def resolve(record: Sequence[str] | Mapping[str, Any], problem: Problem) -> dict[str, Metric]:
+def resolve(record: str | Sequence[str] | Mapping[str, Wanted], problem: Problem) -> dict[str, Metric]:
     """The metrics to evaluate, from built-in names and the user's own functions."""
     wanted = named(record)
     found: dict[str, Metric] = {}
@@ -265,7 +297,7 @@ def resolve(record: Sequence[str] | Mapping[str, Any], problem: Problem) -> dict
 
 
 def evaluate(
-    metrics: dict[str, Metric], program: Program, snapshots: Any, index: np.ndarray
+    metrics: dict[str, Metric], program: Program, snapshots: Recorded, index: np.ndarray
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Every metric, and ‖(w, β)‖², of the snapshots at the flat (slot, seed) positions `index`."""
     rows = sum(int(np.prod(jax.tree.leaves(stack.x)[0].shape[:2])) for stack in program.stacks)
@@ -282,11 +314,16 @@ def evaluate(
 
 @partial(jax.jit, static_argnums=1)
 def _evaluate(
-    functions: tuple[Metric, ...], block: int, program: Program, snapshots: Any, index: jax.Array, blocks: Any
+    functions: tuple[Metric, ...],
+    block: int,
+    program: Program,
+    snapshots: Recorded,
+    index: jax.Array,
+    blocks: jax.Array,
 ) -> tuple[jax.Array, ...]:
     flat = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:]), snapshots)
 
-    def some(i: Any, out: tuple) -> tuple:
+    def some(i: jax.Array, out: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         chosen = jax.lax.dynamic_slice(index, (i * block,), (block,))
         w, parts = jax.tree.map(lambda leaf: leaf[chosen], (flat.w, flat.parts))
         new = [jax.vmap(lambda w, parts, f=f: f(program, w, parts))(w, parts) for f in functions]

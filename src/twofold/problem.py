@@ -1,4 +1,8 @@
 """A problem is an objective, the clients, and a change of variables: values, gradients, constants, reference optimum."""
+# What JAX's transformations (`jit`, `vmap`, `tree.map`) hand on and give back is untyped.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# What users hand over is looked at, whatever its annotation says.
+# pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
 

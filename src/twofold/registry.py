@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Generator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, overload
@@ -92,9 +92,9 @@ def _add(thing: Thing, kind: Kind, name: str | None, owned: bool | str) -> Thing
     return thing
 
 
-def _kind_of(thing: Callable[..., Any]) -> Kind:
+def _kind_of(thing: Callable[..., object]) -> Kind:
     """What a class or a function is, by its base, its first argument, or what it says that it returns."""
-    if isinstance(thing, type):
+    if inspect.isclass(thing):
         for kind, base in (("algorithm", algorithms.Algorithm), ("objective", objectives.Objective)):
             if issubclass(thing, base):
                 return cast(Kind, kind)
@@ -102,7 +102,7 @@ def _kind_of(thing: Callable[..., Any]) -> Kind:
     if parameters[:1] == ["loss"]:
         return "objective"
     gives = _returns(thing)
-    kinds: list[tuple[Any, Kind]] = [
+    kinds: list[tuple[type, Kind]] = [
         (objectives.Objective, "objective"), (losses.Custom, "loss"), (losses.Linear, "loss"), (Dataset, "data"),
         (data_sets.Partition, "partition"),
     ]  # fmt: skip
@@ -112,7 +112,7 @@ def _kind_of(thing: Callable[..., Any]) -> Kind:
     raise InputError(f'Say what {_called(thing)} is, as in @tw.register("loss"): one of {", ".join(REGISTRIES)}.')
 
 
-def _returns(thing: Callable[..., Any]) -> Any:
+def _returns(thing: Callable[..., object]) -> Any:
     """The type that a function says that it returns; the last word of it, where the type itself cannot be had."""
     try:
         return inspect.get_annotations(thing, eval_str=True).get("return")
@@ -148,9 +148,8 @@ def find(path: str, kind: Kind, home: Path | None = None) -> Any:
             ) from error
     for part in inside.split("."):
         if not hasattr(found, part):
-            offered = ", ".join(
-                name for name in vars(found) if not name.startswith("_") and callable(getattr(found, name))
-            )
+            names = [name for name in cast(dict[str, object], vars(found)) if not name.startswith("_")]
+            offered = ", ".join(name for name in names if callable(getattr(found, name)))
             raise InputError(f"{module} has no {inside!r}; it has {offered or 'nothing that can be called'}.")
         found = getattr(found, part)
     if kind == "data":
@@ -167,7 +166,7 @@ def _places(home: Path | None) -> list[Path]:
 
 
 @contextmanager
-def _reachable(home: Path | None) -> Iterator[None]:
+def _reachable(home: Path | None) -> Generator[None]:
     """Let modules beside the configuration and in the current folder be imported."""
     added = [str(place) for place in _places(home) if str(place) not in sys.path]
     sys.path[:0] = added

@@ -310,7 +310,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         """The table that a notebook shows: how the run ended, what it cost, and its last record."""
-        return self._table()._repr_html_()  # pyright: ignore[reportPrivateUsage]
+        return self._table().to_html()
 
     def __str__(self) -> str:
         return str(self._table())

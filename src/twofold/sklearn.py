@@ -5,8 +5,9 @@
 They are linear models (logistic, softmax or least squares) under any of twofold's objectives, solved by `profile`, with the strength of
 personalisation chosen by cross-validation inside every client's rows. They need the extra `sklearn`.
 """
-# scikit-learn and pandas come without types.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
+# scikit-learn and pandas come without types, and one of its checks without a public name.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportMissingTypeStubs=false, reportPrivateUsage=false
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ import math
 import numbers
 import warnings
 from collections.abc import Generator, Sequence
-from typing import Any, ClassVar, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Literal, Self, TypeAlias, cast
 
 import jax
 import numpy as np
@@ -219,7 +220,11 @@ class _Personalized(BaseEstimator):
         self._objective, own = problem.objective, problem.objective.own(clients)
 
         def model(m: int) -> tuple[NDArray[Any], NDArray[Any]]:
-            mine = jax.tree.map(lambda leaf: leaf[m], (self.result_.beta, own))
+
+            def of_client(leaf: jax.Array) -> jax.Array:
+                return leaf[m]
+
+            mine = jax.tree.map(of_client, (self.result_.beta, own))
             params = problem.objective.personal(self.result_.w, mine[0], None, mine[1])  # type: ignore[arg-type]
             return np.asarray(params["weight"], np.float64)[:width], np.asarray(params["bias"], np.float64)
 
@@ -591,7 +596,7 @@ class WithinClients(BaseCrossValidator):
     __metadata_request__split: ClassVar[dict[str, bool]] = {"groups": True}
 
     def __init__(self, n_splits: int = 5, *, stratify: bool | None = None, random_state: int = 0) -> None:
-        if not isinstance(n_splits, int) or n_splits < 2:
+        if not isinstance(cast(object, n_splits), int) or n_splits < 2:
             raise InputError(f"n_splits is a whole number of at least 2, got {n_splits!r}.")
         self.n_splits, self.stratify, self.random_state = n_splits, stratify, random_state
 

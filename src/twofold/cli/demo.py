@@ -9,6 +9,8 @@ import typer
 
 from twofold.cli.base import DIVERGED, X64Option, friendly, set_up_jax
 
+__all__ = ["demo"]
+
 
 @friendly
 def demo(

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from twofold.config import ConfigKey
 
+__all__ = ["Listed", "list_"]
+
 
 class Listed(StrEnum):
     """What `twofold list` can list."""

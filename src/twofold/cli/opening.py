@@ -14,6 +14,8 @@ from twofold.cli.base import set_up_jax
 if TYPE_CHECKING:
     from twofold.config import Config
 
+__all__ = ["notes_to_stderr", "open_config"]
+
 
 def open_config(path: Path, overrides: list[str] | None, x64: bool | None, out: Path | None = None) -> Config:
     """Read and check the file with the command line's overrides in place, and set JAX up for it."""

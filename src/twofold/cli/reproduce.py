@@ -11,6 +11,8 @@ import typer
 from twofold.cli.base import friendly, set_up_jax
 from twofold.cli.compare import report_paper
 
+__all__ = ["experiment_titles", "reproduce"]
+
 OWN = {
     "realdata": "All solvers by default on real data (not the paper's; not in `all`)",
     "pfllib": "PFLlib's table: a CNN, 20 clients, thirteen methods (for a GPU; not in `all`)",

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from twofold.evaluate import Evaluation
     from twofold.result import Result, Results
 
+__all__ = ["EXAMPLE", "FORMAT", "evaluated", "run"]
+
 EXAMPLE = """\
 [data]
 source = "digits"       # or synthetic-mixture, mnist, school, csv, ...

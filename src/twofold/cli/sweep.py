@@ -15,6 +15,8 @@ from twofold.errors import InputError
 if TYPE_CHECKING:
     from twofold.config import Cell
 
+__all__ = ["sweep"]
+
 
 @friendly
 def sweep(

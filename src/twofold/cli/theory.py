@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from twofold.problem import Problem
     from twofold.theory import Constants, Forecast
 
+__all__ = ["theory"]
+
 
 @friendly
 def theory(

@@ -5,6 +5,8 @@ A key without an entry works just as well. A text in the signature takes precede
 
 from __future__ import annotations
 
+__all__ = ["MEANINGS"]
+
 MEANINGS = {
     "Lambda": "Λ, the weight of the shared model's own loss; inf for the original two-stage problem",
     "adaptive.alpha": "α, the share of the shared model in the blend: one number, or one for each client",

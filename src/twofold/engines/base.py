@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -97,9 +98,12 @@ def in_parts(
     >>> [part.tolist() for part in in_parts((np.array([[[5, 0], [7, 8]]]),), [np.array([1]), np.array([0])], like, 1)]
     [[[[7, 8]]], [[[5]]]]
     """
+
+    def cut(places: np.ndarray, leaf: np.ndarray, own: jax.Array) -> np.ndarray:
+        return leaf[:, places, *map(slice, jnp.shape(own)[axes:])]
+
     return tuple(
-        jax.tree.map(lambda leaf, own, p=p: leaf[:, p, *map(slice, jnp.shape(own)[axes:])], whole[0], part)
-        for p, part in zip(positions, like, strict=True)
+        jax.tree.map(partial(cut, places), whole[0], part) for places, part in zip(positions, like, strict=True)
     )
 
 

@@ -137,7 +137,7 @@ class Comparison:
         return str(self.table)
 
     def _repr_html_(self) -> str:
-        return self.table._repr_html_()
+        return self.table.to_html()
 
 
 _COLUMNS = ("name", "mean", "worst", "rounds", "bytes", "seconds", "status")

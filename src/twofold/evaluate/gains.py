@@ -158,7 +158,7 @@ class Report:
         >>> [group[:3] for group in tw.evaluate.report(problem, problem.optimum()[:2], clients).by_rows("alone")]
         [(2, 2, 3)]
         """
-        value, out = self.gain(against).value, []
+        value, out = self.gain(against).value, list[tuple[int, int, int, float]]()
         edges = np.unique(np.quantile(self.trained_on, np.arange(1, GROUPS) / GROUPS))
         group = np.searchsorted(edges, self.trained_on, side="left")
         for g in np.unique(group):
@@ -266,7 +266,7 @@ class Report:
     def _groups(self) -> list[str]:
         lines = [["training rows", "clients", *(f"gain over {name}" for name in self.gains)]]
         groups = {name: self.by_rows(name) for name in self.gains}
-        first = next(iter(groups.values()), [])
+        first = next(iter(groups.values()), list[tuple[int, int, int, float]]())
         if len(first) < 2:
             return []
         for i, (least, most, count, _) in enumerate(first):
@@ -454,7 +454,7 @@ def _runs(problem: Problem, result: Run, given: Mapping[str, Run]) -> dict[str, 
             out[name] = problem, result
             continue
         other = Problem(objective, problem.clients, feature_dtype=problem.feature_dtype)
-        out[name] = other, given[name] if name in given else cast(Result, solve(other, record=(), progress=False))
+        out[name] = other, given[name] if name in given else solve(other, record=(), progress=False)
     return out
 
 

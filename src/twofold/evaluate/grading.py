@@ -220,7 +220,11 @@ def evaluate(
 def _only(model: Model, part: Part, client: Name) -> Pytree:
     """One client's block by itself, in the form of `personal`."""
     m = model.position(client)
-    return model.objective.only(part, model.w, jax.tree.map(lambda leaf: leaf[m], model.beta))
+
+    def mine(leaf: jax.Array) -> jax.Array:
+        return leaf[m]
+
+    return model.objective.only(part, model.w, jax.tree.map(mine, model.beta))
 
 
 def _means(values: Grades, test: Clients) -> Grades:
@@ -244,7 +248,7 @@ def row_grades(
     for stack, own in zip(problem.stacks, problem.split(tree.cast(beta)), strict=True):
         held = test.stack(np.asarray(stack.position))
         rows = tree.cast((held.x, held.y, held.count))
-        found = _grades(parts, problem.objective, stack, tree.cast(w), own, *rows)
+        found = cast(tuple[jax.Array, ...], _grades(parts, problem.objective, stack, tree.cast(w), own, *rows))
         for name, values in zip(names, found, strict=True):
             host = np.asarray(values, np.float64)
             for line, position, count in zip(host, held.position, held.count, strict=True):
@@ -292,7 +296,7 @@ def parameters(problem: Problem, result: Run) -> tuple[Pytree, Pytree]:
     """
     if isinstance(result, Result):
         w, beta = result.w, result.beta
-    elif isinstance(result, tuple) and len(result) == 2:
+    elif isinstance(cast(object, result), tuple) and len(result) == 2:
         w, beta = result
     else:  # users may pass anything
         raise KindError(f"Give one run's Result or a pair (w, beta), got {type(cast(object, result)).__name__}.")

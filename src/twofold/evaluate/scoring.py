@@ -70,7 +70,7 @@ def _log_loss(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
 
 def _brier(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
     """Minus the squared distance of the probabilities from the truth; for two classes only one counts, as in scikit-learn."""
-    truth = np.arange(said.shape[1])[None, :] == y[:, None]
+    truth = np.arange(int(said.shape[1]))[None, :] == y[:, None]
     return -_mean(weights, np.sum((said - truth) ** 2, axis=1) / (2 if said.shape[1] == 2 else 1))
 
 

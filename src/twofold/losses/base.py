@@ -1,15 +1,17 @@
 """The parts that every loss is made of: rows with weights, and the mean of a user's function over them."""
+# What JAX's transformations (`jit`, `vmap`, `tree.map`) hand on and give back is untyped.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import ArrayLike
+from jax.typing import ArrayLike
 
 from twofold import tree
 from twofold.clients import Clients
@@ -50,7 +52,7 @@ class Batch(NamedTuple):
     y: Pytree
 
 
-def by_row(function: Callable[[Batch], Any], x: Pytree, y: Pytree) -> jax.Array:
+def by_row(function: Callable[[Batch], ArrayLike], x: Pytree, y: Pytree) -> jax.Array:
     """Apply a user's batch function to each row alone.
 
     >>> import jax.numpy as jnp
@@ -65,7 +67,7 @@ def by_row(function: Callable[[Batch], Any], x: Pytree, y: Pytree) -> jax.Array:
     return jax.vmap(one)(x, y)
 
 
-def mean_by_row(function: Callable[[Batch], Any], rows: Rows) -> jax.Array:
+def mean_by_row(function: Callable[[Batch], ArrayLike], rows: Rows) -> jax.Array:
     """The weighted mean of a user's batch function over rows, evaluated one row at a time so that padding cannot leak in.
 
     >>> import jax.numpy as jnp
@@ -85,7 +87,7 @@ class Held:
     True
     """
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Pytree) -> None:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
@@ -138,7 +140,7 @@ def is_close(found: ArrayLike, expected: ArrayLike) -> bool:
 
 
 def check_by_row(
-    who: str, given: Any, function: Callable[[Pytree, Batch], Any], start: Pytree, clients: Clients
+    who: str, given: object, function: Callable[[Pytree, Batch], ArrayLike], start: Pytree, clients: Clients
 ) -> None:
     """Refuse a user's batch function that is not a mean over single rows, because twofold evaluates it row by row.
 

@@ -1,12 +1,15 @@
 """A loss of the user's own: fn(params, x, y)."""
+# JAX does not type paths in a pytree.
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
 from twofold import tree
@@ -15,6 +18,9 @@ from twofold.errors import InputError, KindError
 from twofold.losses.base import Held, Rows, by_row, check_by_row, mean_by_row, ridge_of
 from twofold.theory.constants import LossConstants
 from twofold.tree import Pytree, record, static
+
+if TYPE_CHECKING:
+    from twofold.losses.net import Net
 
 __all__ = ["Custom", "custom"]
 
@@ -104,7 +110,7 @@ class Custom:
 
 
 def estimated(
-    loss: Any, clients: Clients, mu: float | None = None, L: float | None = None, calL: float | None = None
+    loss: Custom | Net, clients: Clients, mu: float | None = None, L: float | None = None, calL: float | None = None
 ) -> LossConstants:
     """μ', L' and 𝓛' as given; else L' and 𝓛' at the initial point by power iteration on Hessian-vector products, and no μ'."""
     from twofold.curvature import largest_of_loss  # heavy, and only needed here
@@ -127,7 +133,7 @@ def _is_function(start: object) -> bool:
     return callable(start) and len(leaves) == 1 and leaves[0] is start
 
 
-def _as_array(path: tuple[Any, ...], leaf: Any) -> np.ndarray:
+def _as_array(path: tuple[object, ...], leaf: object) -> np.ndarray:
     array = None if callable(leaf) else np.asarray(leaf)
     if array is None or array.dtype.kind not in "biufV":  # V: JAX's own number formats, such as bfloat16
         what, where = getattr(leaf, "__name__", repr(leaf)), jax.tree_util.keystr(path) or "its top"
@@ -140,14 +146,14 @@ def _as_array(path: tuple[Any, ...], leaf: Any) -> np.ndarray:
 
 
 def custom(
-    fn: Callable[[Pytree, Pytree, Pytree], Any],
+    fn: Callable[[Pytree, Pytree, Pytree], ArrayLike],
     init: Pytree | Callable[[Clients], Pytree],
     *,
     l2: float = 0.0,
     mu: float | None = None,
     L: float | None = None,
     calL: float | None = None,
-    predict: Callable[[Pytree, Pytree], Any] | None = None,
+    predict: Callable[[Pytree, Pytree], ArrayLike] | None = None,
 ) -> Custom:
     """A loss of your own: `fn(params, x, y)` is the mean over rows of x and y, which have a leading row axis.
 

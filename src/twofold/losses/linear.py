@@ -1,9 +1,13 @@
 """Linear models: a score x·W (+ b), and a link that turns it into logistic, softmax or squared regression."""
+# JAX leaves parts of jax.numpy's signatures (`device=`) untyped, and a pytree's leaves.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# What users hand over is looked at, whatever its annotation says.
+# pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +49,12 @@ class Link(NamedTuple):
         return (self.decide(score) == y).astype(score.dtype)
 
 
+Columns: TypeAlias = slice | Sequence[int] | NDArray[np.integer[Any]]
+"""Some of the features, as NumPy indexes them."""
+Targeted: TypeAlias = tuple[jax.Array, jax.Array]
+"""Scores and targets."""
+
+
 @jax.custom_jvp
 def _logistic(score: jax.Array, y: jax.Array) -> jax.Array:
     """log(1+e^s) − y·s for y in {0, 1}, without overflow or cancellation."""
@@ -53,7 +63,7 @@ def _logistic(score: jax.Array, y: jax.Array) -> jax.Array:
 
 
 @_logistic.defjvp
-def _(primals: tuple, tangents: tuple) -> tuple:
+def _(primals: Targeted, tangents: Targeted) -> tuple[jax.Array, jax.Array]:
     # Written by hand because max and abs have no derivative at s = 0, and because XLA makes a faster loop from one formula than
     # from the derivatives of its parts. Targets are labels and have no derivative.
     return _logistic(*primals), _logistic_slope(*primals) * tangents[0]
@@ -222,7 +232,7 @@ class Linear:
         chosen = {"classes": self.link.outputs} if self.link.outputs is not None else {}
         return {"name": self.link.name, **chosen, "l2": float(self.l2), "intercept": self.intercept}
 
-    def constants(self, clients: Clients, columns: Any = slice(None)) -> LossConstants:
+    def constants(self, clients: Clients, columns: Columns = slice(None)) -> LossConstants:
         """μ', L', 𝓛' of every client: κ·λ(XᵀX/n) + l2, with κ the link's curvature (Lemmas of Section 2)."""
         smallest, largest, longest = _spectra(clients, columns, self.intercept)
         kappa, l2 = self.link.curvature, float(self.l2)
@@ -284,7 +294,7 @@ def check_magnitude(clients: Clients) -> None:
     )
 
 
-def _spectra(clients: Clients, columns: Any, intercept: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _spectra(clients: Clients, columns: Columns, intercept: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """For each client: the smallest and largest eigenvalue of XᵀX/n, and the largest ‖x‖² of any row."""
     smallest, largest, longest = (np.empty(len(clients)) for _ in range(3))
     for m, (lo, hi) in enumerate(zip(clients.offsets[:-1], clients.offsets[1:], strict=True)):

@@ -2,6 +2,8 @@
 
 None of the three is imported unless a module of it is given.
 """
+# What JAX's transformations (`jit`, `vmap`, `tree.map`) hand on and give back is untyped.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
@@ -17,8 +19,10 @@ from twofold.errors import KindError
 from twofold.extras import require
 from twofold.tree import Pytree
 
-__all__ = ["Functions", "Net", "Outcome", "adapt"]
+__all__ = ["Functions", "ModelLike", "Net", "Outcome", "adapt"]
 
+ModelLike: TypeAlias = object
+"""A module of flax.linen, flax.nnx or equinox, a function that makes one, or a pair of functions of your own."""
 Outcome: TypeAlias = tuple[jax.Array, Pytree]
 """What a net gives for a batch: its outputs, one row each, and its new state."""
 TRAINING = ("train", "training", "is_training")
@@ -116,7 +120,7 @@ class Nnx:
         module.train()
         self._training = self._split(module)
 
-    def _split(self, module: Any) -> Any:
+    def _split(self, module: Pytree) -> tuple[Pytree, ...]:
         """The graph, the parameters, the random keys and the state."""
         return _nnx().split(module, _nnx().Param, _nnx().RngState, ...)
 
@@ -167,10 +171,10 @@ class Equinox:
         called = inspect.signature(type(module).__call__).parameters
         self._takes_key = "key" in called
 
-    def _pair(self, made: Any) -> tuple[Any, Any]:
+    def _pair(self, made: Pytree) -> tuple[Pytree, Pytree]:
         return made if isinstance(made, tuple) else (made, None)
 
-    def _params(self, module: Any) -> dict[str, Any]:
+    def _params(self, module: Pytree) -> dict[str, jax.Array]:
         found: Any = jax.tree_util.tree_leaves_with_path(module)
         return {_path(path): leaf for path, leaf in found if _eqx().is_inexact_array(leaf)}
 
@@ -186,7 +190,7 @@ class Equinox:
         rows = len(jax.tree.leaves(x)[0])
         keys = jax.random.split(key, rows) if key is not None and self._takes_key else None
 
-        def of_row(x: Pytree, key: jax.Array | None, state: Any) -> tuple[jax.Array, Any]:
+        def of_row(x: Pytree, key: jax.Array | None, state: Pytree) -> tuple[jax.Array, Pytree]:
             told = {} if key is None else {"key": key}
             return module(x, state, **told) if self._has_state else (module(x, **told), None)
 
@@ -200,7 +204,7 @@ class Equinox:
         return out, tuple(jax.tree.leaves(new)) if train and self._has_state else state
 
 
-def _typed(value: Any, like: Any) -> jax.Array:
+def _typed(value: jax.Array, like: jax.Array) -> jax.Array:
     """A number of a state in the type that the net expects: counters travel as real numbers."""
     whole = not jnp.issubdtype(like.dtype, jnp.inexact)
     return jnp.round(value).astype(like.dtype) if whole else value
@@ -210,11 +214,11 @@ def _eqx() -> Any:
     return require("equinox", "A net of equinox", "nets")
 
 
-def _path(path: tuple[Any, ...]) -> str:
+def _path(path: tuple[object, ...]) -> str:
     return "/".join(str(getattr(key, "name", getattr(key, "idx", getattr(key, "key", key)))) for key in path)
 
 
-def adapt(model: Any) -> Net:
+def adapt(model: ModelLike) -> Net:
     """The functions of a module, of a function of `rngs` (flax.nnx) or `key` (equinox) that makes one, or a pair of functions.
 
     >>> import jax.numpy as jnp
@@ -247,7 +251,7 @@ def adapt(model: Any) -> Net:
     )
 
 
-def _functions(first: Any, apply: Any) -> Functions:
+def _functions(first: object, apply: object) -> Functions:
     if not (callable(first) and callable(apply)):
         raise KindError(
             "A net of your own is a pair of functions: init(key, x), which gives parameters and state, and "

@@ -1,15 +1,20 @@
 """A loss for nets: a module of flax or equinox, or functions of your own, under softmax, logistic, squared or your own loss."""
+# What JAX's transformations (`jit`, `vmap`, `tree.map`) hand on and give back is untyped.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# What users hand over is looked at, whatever its annotation says.
+# pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
 from twofold import tree
@@ -19,8 +24,8 @@ from twofold.errors import InputError, KindError
 from twofold.losses import linear
 from twofold.losses.base import Held, Rows, ridge_of, sees_other_rows
 from twofold.losses.linear import Link
+from twofold.losses.modules import ModelLike, adapt
 from twofold.losses.modules import Net as Module
-from twofold.losses.modules import adapt
 from twofold.theory.constants import LossConstants
 from twofold.tree import Pytree, Running, record, static
 
@@ -29,6 +34,8 @@ __all__ = ["LinkName", "Net", "net"]
 LinkName: TypeAlias = Literal["softmax", "logistic", "squared"]
 RowLoss: TypeAlias = Callable[[jax.Array, Pytree], jax.Array]
 """Of outputs and targets: one value per row."""
+RowShape: TypeAlias = tuple[tuple[int, ...], str]
+"""One row's shape and dtype."""
 AT_ONCE = 128
 """Rows that go through a net at a time where nothing is trained, so that memory does not grow with the data."""
 
@@ -51,7 +58,7 @@ class Net:
     module: Module = static()
     link: Link = static()
     l2: float = 0.0
-    seed: Any = static(default=Held(0))
+    seed: Held = static(default=Held(0))
     dtype: str | None = static(default=None)
     trains: bool = static(default=True)
 
@@ -177,7 +184,7 @@ def _parts(params: Pytree) -> tuple[Pytree, Running | None]:
     return params, None
 
 
-def _real(leaf: Any) -> jax.Array:
+def _real(leaf: ArrayLike) -> jax.Array:
     return jnp.asarray(leaf).astype(jnp.result_type(float))
 
 
@@ -205,14 +212,16 @@ def _in_parts(function: Callable[..., jax.Array], rows: tuple[Pytree, ...]) -> j
 
 @jax.jit
 def _scores(loss: Net, params: Pytree, x: Pytree) -> jax.Array:
-    return loss._outputs(params, x)
+    return loss._outputs(params, x)  # pyright: ignore[reportPrivateUsage]  (compiled, it cannot be a method)
 
 
 # --- the start, and its checks ----------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=8)
-def _begin(module: Module, seed: int, rows: tuple[Any, ...], structure: Any) -> tuple[Pytree, Pytree, tuple[int, ...]]:
+def _begin(
+    module: Module, seed: int, rows: tuple[RowShape, ...], structure: Hashable
+) -> tuple[Pytree, Pytree, tuple[int, ...]]:
     """First parameters and state on the host, and the shape of the outputs of one row."""
     x = jax.tree.unflatten(
         structure, [jnp.zeros((1, *shape), jax.dtypes.canonicalize_dtype(dtype)) for shape, dtype in rows]
@@ -266,7 +275,7 @@ LINKS: dict[str, Callable[[], Link]] = {
 
 
 def net(
-    model: Any, *, link: LinkName | RowLoss = "softmax", l2: float = 0.0, seed: int = 0, dtype: str | None = None
+    model: ModelLike, *, link: LinkName | RowLoss = "softmax", l2: float = 0.0, seed: int = 0, dtype: str | None = None
 ) -> Net:
     """A net as a loss: a module of flax.linen, flax.nnx or equinox, or functions of your own.
 

@@ -8,6 +8,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
+__all__ = [
+    "LABELS",
+    "PUBLISHED",
+    "THEORY",
+    "VARIANTS",
+    "Cell",
+    "Experiment",
+    "Figure",
+    "Plain",
+    "by_default",
+    "by_variant",
+    "digest",
+    "grid",
+]
+
 PUBLISHED = "as published"
 THEORY = "by theory"
 VARIANTS = (PUBLISHED, THEORY)

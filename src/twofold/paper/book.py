@@ -13,6 +13,8 @@ import numpy as np
 
 from twofold.errors import InputError
 
+__all__ = ["Book", "Check", "Checks", "Figures", "Missing", "compare_by"]
+
 Figures = dict[str, float]
 """The numbers of a comparison, by name."""
 

@@ -22,6 +22,8 @@ from twofold.theory import Constants
 if TYPE_CHECKING:
     import pyarrow
 
+__all__ = ["run"]
+
 
 def run(cell: Cell) -> pyarrow.Table:
     """Solve a cell; the table has one row per record of each seed, and everything else about the run in its metadata."""

@@ -19,6 +19,8 @@ from twofold.paper.studies import ews, images, mx2, pw, rates, relaxation, slips
 from twofold.theory import Constants, LossConstants
 from twofold.theory import constants as theory
 
+__all__ = ["CLAIMS", "Claim"]
+
 COMPETITIVE = 0.01
 """How much more of the first gap our solvers may leave than L2SGD+ and pFedMe and still be called competitive."""
 UNAFFECTED = 0.05

@@ -22,6 +22,8 @@ from twofold.paper.numbers import numbers, thin
 if TYPE_CHECKING:
     import pyarrow
 
+__all__ = ["document", "environment", "without_times"]
+
 AXES = ("bytes", "gradients_w", "gradients_beta")
 TIMES = ("seconds", "environment")
 """The names of all fields that differ between two runs on the same machine: they hold times."""

@@ -21,6 +21,8 @@ from twofold.data import Partition
 from twofold.paper.published import LOSS_FACTOR_ON_IMAGES
 from twofold.tree import record
 
+__all__ = ["METHODS", "ASVRCDAsRun", "Shrunk", "scanned"]
+
 Pytree = Any
 
 

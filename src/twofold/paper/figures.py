@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure as Canvas
 
+__all__ = ["draw"]
+
 NAMES = {
     **{name: look.title for name, look in METHODS.items()},
     "asvrcd (ρ = p_w)": "ASVRCD, $\\rho = p_w$", "theory": "theory", "lower bound": "lower bound",

@@ -21,6 +21,8 @@ from twofold.paper.base import PUBLISHED, THEORY
 from twofold.paper.book import Book, Check, Missing
 from twofold.paper.claims import CLAIMS, Claim
 
+__all__ = ["EndPoint", "Verdict", "compare", "decide", "judge", "table", "verdict_of"]
+
 HOLDS, IN_PART, FAILS, TOO_LITTLE, MISSING = "holds", "holds in part", "does not hold", "too little was run", "not run"
 
 ENOUGH = 0.5

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+__all__ = ["number", "numbers", "thin"]
+
 MOST_POINTS = 200
 """Points of a series in the JSON document; the Parquet file has all of them."""
 

@@ -18,6 +18,8 @@ from twofold.paper import faults
 from twofold.paper.base import Plain
 from twofold.theory import Constants, LossConstants
 
+__all__ = ["DataSource", "Setup", "accuracies", "assumed_constants", "setup"]
+
 Pytree = Any
 Measure = Callable[[Pytree, Pytree], jax.Array]
 """A number computed from the real (w, β), as `tw.solve(record=...)` takes it."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+__all__ = ["LOSS_FACTOR_ON_IMAGES", "POINTS", "SECONDS", "SPREAD", "Point", "points"]
+
 ROUND = 1000
 
 

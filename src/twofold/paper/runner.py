@@ -31,6 +31,8 @@ from twofold.paper.document import document, environment
 if TYPE_CHECKING:
     import pyarrow
 
+__all__ = ["Job", "key", "reproduce"]
+
 FORMAT = 1
 """Changes when the files of cells change their layout."""
 DECIDES = ("cells.py", "faults.py", "problems.py")

@@ -2,3 +2,5 @@
 
 The paper's page (`twofold.paper.report`) is built from the same parts.
 """
+
+__all__: list[str] = []

@@ -11,6 +11,8 @@ from twofold import looks
 from twofold.looks import METHODS
 from twofold.report.words import AXES, LABELS, METRICS, VARIANTS, Chapter, title
 
+__all__ = ["FIELDS", "Pool", "Series", "at", "curve", "distinct", "drawable", "layout", "number", "payload", "titles"]
+
 FIELDS = ("metric", "objective", "dataset", "variant", "level", "method")
 
 Series = Mapping[str, Any]

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
+__all__ = ["breakable", "embedded", "escape", "plain", "rich", "scripts", "templates", "trusted"]
+
 _SCRIPT = r"\{mark}(?:\(([^()]*)\)|([^\W_]+|[+*⊤]))"
 _MARKS = tuple((re.compile(_SCRIPT.replace("{mark}", mark)), tag) for mark, tag in (("^", "sup"), ("_", "sub")))
 

@@ -42,7 +42,7 @@ class Versus:
     def _repr_html_(self) -> str:
         from html import escape
 
-        return self.table._repr_html_() + "".join(f"<p>{escape(sentence)}</p>" for sentence in self.because)
+        return self.table.to_html() + "".join(f"<p>{escape(sentence)}</p>" for sentence in self.because)
 
 
 def labels(runs: Sequence[Run]) -> list[str]:

@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from twofold.looks import METHODS
 
+__all__ = ["AXES", "DATASETS", "LABELS", "METRICS", "VARIANTS", "Chapter", "plain", "title"]
+
 Scale = Literal["linear", "log"]
 
 

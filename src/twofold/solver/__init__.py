@@ -1,11 +1,13 @@
 """solve(): fills in step sizes, runs an engine, watches for divergence, returns a Result."""
+# What users hand over is looked at, whatever its annotation says.
+# pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast, overload
+from typing import Literal, Unpack, cast, overload
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +21,7 @@ from twofold.problem import Problem
 from twofold.result import Result, Results
 from twofold.solver.budget import Budget
 from twofold.solver.names import refuse_arguments
-from twofold.solver.options import Callback, Metrics, Options, TheoryWarning
+from twofold.solver.options import Callback, Metrics, Options, RunOptions, SolveOptions, Start, TheoryWarning
 from twofold.solver.participation import Participation, Who
 from twofold.solver.progress import Interrupt
 from twofold.solver.rehearsal import rehearsed
@@ -30,7 +32,9 @@ from twofold.theory.constants import Constants
 from twofold.theory.cost import Cost, Preset
 from twofold.tree import Pytree
 
-__all__ = ["AlgorithmName", "Budget", "Options", "Participation", "TheoryWarning", "complete", "make", "solve"]
+__all__ = [
+    "AlgorithmName", "Budget", "Options", "Participation", "RunOptions", "SolveOptions", "TheoryWarning", "complete", "make", "solve",
+]  # fmt: skip
 
 LONG = 2000
 """Rounds after which a run that ends by itself gives up."""
@@ -38,7 +42,6 @@ AlgorithmName = Literal[
     "auto", "profile", "lsgd", "acd", "scd", "ascd", "svrcd", "asvrcd", "hybrid", "l2sgd_plus", "pfedme",
     "fedprox", "scaffnew", "scafflix", "al2sgd_plus", "saga",
 ]  # fmt: skip
-Start = tuple[Pytree, Pytree] | Result
 
 
 @overload
@@ -46,58 +49,16 @@ def solve(
     problem: Problem,
     algorithm: AlgorithmName | str | Algorithm = ...,
     *,
-    rounds: int | None = ...,
-    iterations: int | None = ...,
-    seconds: float | None = ...,
-    target: float | None = ...,
-    tol: float | None = ...,
-    seed: int = ...,
     seeds: None = ...,
-    record: Metrics = ...,
-    every: int = ...,
-    engine: EngineName | str = ...,
-    chunk: int | None = ...,
-    state: Place | None = ...,
-    start: Start | None = ...,
-    constants: Constants | None = ...,
-    progress: bool | None = ...,
-    participation: Who | Participation | None = ...,
-    checkpoint: str | Path | None = ...,
-    checkpoint_every: int | None = ...,
-    callbacks: Sequence[Callback] = ...,
-    cost: Cost | Preset = ...,
-    test: Clients | None = ...,
-    validation: Clients | None = ...,
-    patience: int | None = ...,
+    **options: Unpack[SolveOptions],
 ) -> Result: ...
 @overload
 def solve(
     problem: Problem,
     algorithm: AlgorithmName | str | Algorithm = ...,
     *,
-    rounds: int | None = ...,
-    iterations: int | None = ...,
-    seconds: float | None = ...,
-    target: float | None = ...,
-    tol: float | None = ...,
-    seed: int = ...,
     seeds: Iterable[int] | int,
-    record: Metrics = ...,
-    every: int = ...,
-    engine: EngineName | str = ...,
-    chunk: int | None = ...,
-    state: Place | None = ...,
-    start: Start | None = ...,
-    constants: Constants | None = ...,
-    progress: bool | None = ...,
-    participation: Who | Participation | None = ...,
-    checkpoint: str | Path | None = ...,
-    checkpoint_every: int | None = ...,
-    callbacks: Sequence[Callback] = ...,
-    cost: Cost | Preset = ...,
-    test: Clients | None = ...,
-    validation: Clients | None = ...,
-    patience: int | None = ...,
+    **options: Unpack[SolveOptions],
 ) -> Results: ...
 def solve(
     problem: Problem,
@@ -216,15 +177,18 @@ def _budget(
     return Budget(LONG, every=every, relative=1e-8 if jnp.result_type(float).itemsize > 4 else 1e-4)
 
 
-def _start(start: object) -> Any:
+def _start(start: object) -> tuple[Pytree, Pytree] | None:
     """The pair (w, beta) to begin from, or None."""
     if isinstance(start, Results):
         raise KindError(f"start=Results holds {len(start)} runs: begin from one of them, as in start=results[0].")
-    if start is None or (isinstance(start, tuple) and len(start) == 2):
-        return start
+    if start is None:
+        return None
     if hasattr(start, "w") and hasattr(start, "beta"):  # a Result or a Model
-        return cast(Any, start).w, cast(Any, start).beta
-    raise KindError(f"start is a pair (w, beta), a Result or a Model to go on from, got {type(start).__name__}.")
+        return cast(Result, start).w, cast(Result, start).beta
+    kind, parts = type(start).__name__, cast(tuple[Pytree, ...], start) if isinstance(start, tuple) else ()
+    if len(parts) != 2:
+        raise KindError(f"start is a pair (w, beta), a Result or a Model to go on from, got {kind}.")
+    return parts[0], parts[1]
 
 
 def _seeds(seed: int, seeds: Iterable[int] | int | None) -> list[int]:

@@ -4,6 +4,8 @@ A checkpoint is one file, written beside its final name and renamed, so that the
 It holds the engine's whole state, what was recorded, and a fingerprint of the run: a checkpoint of another problem, algorithm or
 version is refused.
 """
+# safetensors, and what a pytree or a function of the user's is made of, come without types.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 

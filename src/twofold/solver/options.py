@@ -7,22 +7,64 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from twofold.clients import Clients
+from twofold.engines import EngineName
 from twofold.engines.memory import Place
+from twofold.result import Result
 from twofold.solver.budget import Budget
 from twofold.solver.participation import Participation, Who
 from twofold.theory.constants import Constants
 from twofold.theory.cost import Cost, Preset
 from twofold.tree import Pytree
 
-__all__ = ["Callback", "Metrics", "Options", "TheoryWarning", "warn"]
+__all__ = ["Callback", "Metrics", "Options", "RunOptions", "SolveOptions", "Start", "TheoryWarning", "warn"]
 
 Metrics = str | Sequence[str] | Mapping[str, str | Callable[[Pytree, Pytree], Any]]
 """Names of metrics, or a mapping from names to metrics and to functions of (w, beta)."""
 Callback = Callable[[Mapping[str, float]], None]
 """Called with each record as it happens: seed, round, iteration, bytes, seconds and the metrics."""
+Start = tuple[Pytree, Pytree] | Result
+"""Where to begin: a pair (w, beta), or a run to go on from."""
+
+
+class RunOptions(TypedDict, total=False):
+    """What `solve` may be told by name, besides `rounds`, `start` and `seeds`: for functions that hand it on.
+
+    >>> options: RunOptions = {"every": 5, "seed": 1}
+    """
+
+    iterations: int | None
+    seconds: float | None
+    target: float | None
+    tol: float | None
+    seed: int
+    record: Metrics
+    every: int
+    engine: EngineName | str
+    chunk: int | None
+    state: Place | None
+    constants: Constants | None
+    progress: bool | None
+    participation: Who | Participation | None
+    checkpoint: str | Path | None
+    checkpoint_every: int | None
+    callbacks: Sequence[Callback] | Callback
+    cost: Cost | Preset
+    test: Clients | None
+    validation: Clients | None
+    patience: int | None
+
+
+class SolveOptions(RunOptions, total=False):
+    """What `solve` may be told by name, besides `seeds`.
+
+    >>> options: SolveOptions = {"rounds": 100, "tol": 1e-6}
+    """
+
+    rounds: int | None
+    start: Start | None
 
 
 class TheoryWarning(UserWarning):

@@ -1,4 +1,6 @@
 """Who takes part in which round. It is part of the common coins, so every engine and the ledger agree."""
+# What JAX's `jit` and `vmap` give back is untyped.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 

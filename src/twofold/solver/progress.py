@@ -6,7 +6,7 @@ import importlib.util
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import TypeVar
@@ -61,7 +61,7 @@ class Interrupt:
 
 
 @contextmanager
-def bar(progress: bool | None, total: int) -> Iterator[Callable[[int], None]]:
+def bar(progress: bool | None, total: int) -> Generator[Callable[[int], None]]:
     """A progress bar on a terminal and in a notebook (or when asked for), else nothing."""
     notebook = in_notebook()
     if progress is False or (progress is None and not sys.stderr.isatty() and not notebook):

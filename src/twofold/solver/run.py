@@ -1,4 +1,6 @@
 """One run: the seeds advance together, stretch by stretch; each has its own history and its own end."""
+# JAX leaves parts of jax.numpy's signatures (`device=`) untyped.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 

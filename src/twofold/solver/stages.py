@@ -69,7 +69,7 @@ def _first_alone(first: Result, beta: Pytree) -> Result:
 def _joined(first: Result, second: Result, seed: int) -> Result:
     """One result of both stages, with a column that says which a record belongs to."""
     records = len(first.history["round"])
-    columns = {}
+    columns: dict[str, np.ndarray] = {}
     for name, after in second.history.items():
         before = first.history[name] if name in first.history else np.full(records, np.nan)
         columns[name] = np.concatenate([before, after + (before[-1] if name in SUMS else 0)])

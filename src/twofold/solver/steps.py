@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import partial
+from typing import cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -88,11 +89,11 @@ def refuse_overflow(problem: Problem, given: Algorithm, completed: Algorithm) ->
     """Say what is wrong where a number that theory filled in is infinite in this precision: the problem, not a field."""
     dtype = np.dtype(jnp.result_type(float))
     for field in dataclasses.fields(completed):  # type: ignore[arg-type]
-        value = getattr(completed, field.name)
+        value: object = getattr(completed, field.name)
         # ASVRCD with two reference points is completed to a class that has fields of its own.
         if getattr(given, field.name, None) is not None or not isinstance(value, (float, np.floating)):
             continue
-        if np.isfinite(value) and abs(value) <= float(np.finfo(dtype).max):
+        if abs(cast(float, value)) <= float(np.finfo(dtype).max):  # and no NaN
             continue
         lam = problem.objective.mixture_strength()
         because = "" if lam is None else f" because λ = {lam:.3g} hardly ties the clients to each other"

@@ -1,9 +1,11 @@
 """Grades on rows that are not trained on, taken while a run goes on: which round was the best, and when to stop."""
+# JAX leaves parts of jax.numpy's signatures (`device=`) untyped.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +13,8 @@ import numpy as np
 
 from twofold.clients import Clients
 from twofold.errors import InputError
-from twofold.metrics import OfHeldOut
+from twofold.metrics import HeldOut, OfHeldOut
+from twofold.objectives.base import Objective
 from twofold.oracle import Member
 from twofold.problem import Problem
 from twofold.tree import Pytree
@@ -66,7 +69,7 @@ def watch(
         return {}, None
     from twofold.evaluate.grading import check_test  # whose neighbours import the solver
 
-    metrics = {}
+    metrics: dict[str, OfHeldOut] = {}
     for name, rows in given.items():
         check_test(problem.clients, rows, problem.objective)
         metrics[name] = _metric(problem, rows)
@@ -76,7 +79,7 @@ def watch(
 
 def _metric(problem: Problem, rows: Clients) -> OfHeldOut:
     stacks = tuple(rows.stack(positions) for positions in problem.positions)
-    data = tuple((stack.x, stack.y, stack.count) for stack in stacks)
+    data = tuple(HeldOut(stack.x, stack.y, stack.count) for stack in stacks)
     sizes = tuple(len(positions) for positions in problem.positions)
     return OfHeldOut(data, _Grade("shared" in problem.objective.parts(problem.clients)), sizes)
 
@@ -86,7 +89,7 @@ class _Grade(NamedTuple):
 
     shared: bool
 
-    def __call__(self, objective: Any, member: Member, w: Pytree, beta: Pytree, rows: tuple) -> jax.Array:
+    def __call__(self, objective: Objective, member: Member, w: Pytree, beta: Pytree, rows: HeldOut) -> jax.Array:
         """The sum of the grades of a client's rows: with its own model, and with w alone (zero where that is no model)."""
         x, y, count = rows
         train, real = member.rows(), jnp.arange(len(jax.tree.leaves(x)[0])) < count

@@ -158,7 +158,7 @@ class Forecast:
         return str(self._table())
 
     def _repr_html_(self) -> str:
-        return self._table()._repr_html_()
+        return self._table().to_html()
 
     def to_latex(self, path: FilePath | None = None) -> str:
         """Give the table as LaTeX (package booktabs), and write it to `path` if one is given."""

@@ -152,7 +152,7 @@ class Tuned:
         return str(self._table())
 
     def _repr_html_(self) -> str:
-        return self._table()._repr_html_()
+        return self._table().to_html()
 
     def to_latex(self, path: str | os.PathLike[str] | None = None) -> str:
         """Give the path as a LaTeX table (package booktabs), and write it to `path` if one is given."""

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 from twofold.report.figures import FIELDS, Series, at, distinct, layout, number, titles
 from twofold.report.words import LABELS, Chapter, title
 
+__all__ = ["Ends", "Head", "Line", "TableCell", "end_points", "last"]
+
 FEW_ROWS = 16
 """A table with at most this many rows is open from the start."""
 CAPTION = "The last point of each series, ± one standard error; below it, where it is known, the paper’s."

@@ -13,6 +13,8 @@ from twofold.paper.base import LABELS
 from twofold.paper.book import Book
 from twofold.paper.judge import compare, decide, table
 
+__all__ = ["write"]
+
 HEAD = """# Every experiment of the paper, run again
 
 Written by `twofold report DIR --markdown FILE` from the results of `twofold reproduce` in DIR; nothing here was typed by hand.

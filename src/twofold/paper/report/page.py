@@ -23,6 +23,8 @@ from twofold.report.markup import templates
 from twofold.report.sheet import REPORT, render, write_page
 from twofold.report.words import Chapter, title
 
+__all__ = ["Article", "page", "read", "shown", "write"]
+
 TITLE = "One objective, many solvers: the paper’s claims, run again"
 AREAS = {"algorithms": "Algorithms", "theory": "Theorems, lemmas and tables", "experiments": "Experiments"}
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+__all__ = ["SLIPS", "Slip"]
+
 Area = Literal["algorithms", "theory", "experiments"]
 
 

@@ -17,6 +17,8 @@ from twofold.report.words import DATASETS, METHODS, Chapter
 if TYPE_CHECKING:
     from markupsafe import Markup
 
+__all__ = ["ClaimRow", "Tally", "judged", "named", "rows", "tally", "word"]
+
 UNDECIDED = "not enough data"
 STYLES = {HOLDS: "holds", IN_PART: "part", FAILS: "fails", UNDECIDED: "open"}
 """The four words of a verdict, and the class of each in page.css."""

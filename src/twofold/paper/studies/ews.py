@@ -7,6 +7,8 @@ from typing import Any
 
 from twofold.paper.base import PUBLISHED, THEORY, Cell, Experiment, Plain, by_default, by_variant, grid
 
+__all__ = ["AS_PUBLISHED", "EXPERIMENT", "LEVELS", "cells", "problem"]
+
 LEVELS = (5.0, 10.0, 15.0)
 SEEDS = tuple(range(30))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from twofold.paper.base import THEORY, VARIANTS, Experiment, Figure, Plain
 from twofold.paper.studies import ews, images, mx2
 
+__all__ = ["EXPERIMENT"]
+
 METHODS: dict[str, Plain] = {"ascd": {}, "asvrcd": {}, "hybrid": {}}
 
 EXPERIMENT = Experiment(

@@ -8,6 +8,20 @@ from typing import Any
 
 from twofold.paper.base import PUBLISHED, THEORY, VARIANTS, Cell, Experiment, Figure, Plain, by_default, grid
 
+__all__ = [
+    "DATASETS",
+    "EXPERIMENT",
+    "FACTS",
+    "LABELS_PER_CLIENT",
+    "METHODS",
+    "METRICS",
+    "OBJECTIVES",
+    "cells",
+    "levels",
+    "parameters",
+    "problem",
+]
+
 OBJECTIVES = ("multitask", "mixture", "adaptive")
 DATASETS = ("mnist", "kmnist", "fashion-mnist", "cifar10")
 LABELS_PER_CLIENT = (2, 4, 8)

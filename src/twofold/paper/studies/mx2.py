@@ -7,6 +7,8 @@ from typing import Any
 
 from twofold.paper.base import PUBLISHED, THEORY, Cell, Experiment, Plain, by_default, by_variant, grid
 
+__all__ = ["AS_PUBLISHED", "EXPERIMENT", "LEVELS", "cells", "problem"]
+
 LEVELS = (0.1, 0.3, 1.0)
 SEEDS = tuple(range(30))
 

@@ -7,6 +7,8 @@ from typing import Any
 from twofold.paper.base import PUBLISHED, THEORY, VARIANTS, Cell, Experiment, Figure
 from twofold.paper.studies.images import DATASETS, FACTS, METRICS, OBJECTIVES, parameters, problem
 
+__all__ = ["EXPERIMENT", "LEVELS"]
+
 LEVELS = ("theory", 0.1, 0.3, 0.5, 0.7, 0.9)
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from twofold.paper.base import THEORY, Cell, Experiment, Figure, Plain, grid
 
+__all__ = ["EXPERIMENT", "OBJECTIVES"]
+
 EPSILON = 1e-6
 CHAINS = (10, 30, 100, 300, 1000)
 RIDGES = (0.1, 0.03, 0.01, 0.003, 0.001)

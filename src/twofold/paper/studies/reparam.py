@@ -7,6 +7,8 @@ from typing import Any
 from twofold.paper.base import PUBLISHED, THEORY, VARIANTS, Cell, Experiment, Figure
 from twofold.paper.studies.images import DATASETS, FACTS, METRICS, OBJECTIVES, parameters, problem
 
+__all__ = ["EXPERIMENT"]
+
 LEVELS = ("scaled", "unscaled")
 
 

@@ -7,6 +7,8 @@ from typing import Any
 from twofold.paper.base import PUBLISHED, Cell, Experiment, Figure
 from twofold.paper.studies.images import FACTS, LABELS_PER_CLIENT, METHODS, METRICS, OBJECTIVES, parameters, problem
 
+__all__ = ["AS_RUN", "EXPERIMENT"]
+
 AS_RUN = "with the slips"
 DATASET = "mnist"
 CLIENTS = 20

@@ -8,6 +8,8 @@ from twofold.paper.base import LABELS, PUBLISHED, THEORY, Experiment, by_default
 from twofold.paper.published import SECONDS
 from twofold.paper.studies import ews, mx2
 
+__all__ = ["EXPERIMENT"]
+
 
 def summary(document: dict[str, Any]) -> dict[str, Any]:
     """The two tables, our seconds beside the published ones."""
