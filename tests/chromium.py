@@ -9,6 +9,7 @@ import select
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -174,3 +175,11 @@ class Browser:
             self._process.kill()
         os.close(self._in)
         os.close(self._out)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One browser for the tests of a module (conftest.py makes this module a plugin)."""
+    started = Browser(tmp_path_factory.mktemp("profile"))
+    yield started
+    started.close()

@@ -71,6 +71,8 @@ def _share_contexts() -> None:
 with contextlib.suppress(ImportError, AttributeError):  # another JAX may not have it
     _share_contexts()
 
+pytest_plugins = ("chromium",)  # the fixture `browser`
+
 settings.register_profile(
     "twofold",
     deadline=None,

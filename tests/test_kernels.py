@@ -47,7 +47,7 @@ def test_local_steps_are_computed_once_for_the_state_and_the_message(method: Alg
     problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.25), lam=0.5), clients("logistic"))
     algorithm, program = tree.cast(complete(problem, method)[0]), problem.program()
     state = first_state(algorithm, program, *problem.inward(problem.start[0], problem.split(problem.start[1])))
-    streams = client_streams(randomness.root(0), program.stacks)
+    streams = client_streams(randomness.root(0), tuple(stack.position for stack in program.stacks))
     plan, k = algorithm.plan(streams.common, 0), jnp.int32(0)
     traced = jax.make_jaxpr(lambda state: step(algorithm, program, Layout(), state, plan, streams.own, k))(state)
     assert 0 < loops(traced.jaxpr) <= most * len(program.stacks)

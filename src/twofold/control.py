@@ -9,6 +9,7 @@ Python's own `if` and `for`. So the "messages" engine runs the same algorithm fi
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -19,9 +20,12 @@ from jax.custom_batching import custom_vmap
 
 from twofold import kernels
 
-__all__ = ["branch", "is_traced", "repeat"]
+__all__ = ["branch", "is_traced", "repeat", "traced_once"]
 
 Pytree = Any
+
+traced_once = partial(jax.jit, inline=True)
+"""Trace a function once for all arguments of the same shapes, whoever calls it; a compiled program has no trace of that."""
 
 
 def is_traced(value: Pytree) -> bool:

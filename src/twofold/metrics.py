@@ -14,6 +14,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from twofold import tree
+from twofold.control import traced_once
 from twofold.curvature.certificate import Partial, bound_client, finish
 from twofold.errors import InputError
 from twofold.objectives.base import Objective
@@ -260,7 +261,7 @@ def value_of(metric: Metric, program: Program, w: Pytree, parts: tuple[Pytree, .
     return _value_of(as_tree(metric), program, w, parts)
 
 
-@jax.jit
+@traced_once
 def _value_of(metric: Metric, program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> jax.Array:
     return metric(program, w, parts)
 
@@ -306,8 +307,8 @@ def evaluate(
     padded = np.zeros(-(-places // block) * block, np.int32)
     padded[: len(index)] = index
     functions = tuple(as_tree(function) for function in (*metrics.values(), size))
-    blocks = jnp.int32(-(-len(index) // block))
-    values = _evaluate(functions, block, program, snapshots, jnp.asarray(padded), blocks)
+    blocks = np.int32(-(-len(index) // block))
+    values = _evaluate(functions, block, program, snapshots, padded, blocks)
     *found, sizes = (np.asarray(v)[: len(index)] for v in values)
     return dict(zip(metrics, found, strict=True)), sizes
 
@@ -318,7 +319,7 @@ def _evaluate(
     block: int,
     program: Program,
     snapshots: Recorded,
-    index: jax.Array,
+    index: jax.Array | np.ndarray,
     blocks: jax.Array,
 ) -> tuple[jax.Array, ...]:
     flat = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:]), snapshots)
@@ -326,13 +327,13 @@ def _evaluate(
     def some(i: jax.Array, out: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         chosen = jax.lax.dynamic_slice(index, (i * block,), (block,))
         w, parts = jax.tree.map(lambda leaf: leaf[chosen], (flat.w, flat.parts))
-        new = [jax.vmap(lambda w, parts, f=f: f(program, w, parts))(w, parts) for f in functions]
+        new = [jax.vmap(partial(_value_of, f, program))(w, parts) for f in functions]
         return tuple(
             jax.lax.dynamic_update_slice(o, n.astype(o.dtype), (i * block, *(jnp.int32(0),) * (n.ndim - 1)))
             for o, n in zip(out, new, strict=True)
         )
 
     first = jax.tree.map(lambda leaf: leaf[0], (flat.w, flat.parts))
-    shapes = [jax.eval_shape(lambda w, parts, f=f: f(program, w, parts), *first).shape for f in functions]
+    shapes = [jax.eval_shape(_value_of, f, program, *first).shape for f in functions]
     empty = tuple(jnp.zeros((*index.shape, *shape), jnp.result_type(float)) for shape in shapes)
     return jax.lax.fori_loop(jnp.int32(0), blocks, some, empty)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from twofold import kernels, randomness, tree
+from twofold.control import traced_once
 from twofold.curvature.certificate import ClientFactors, SharedFactors
 from twofold.losses import Rows
 from twofold.objectives.base import Objective
@@ -86,6 +88,7 @@ def _by_importance(key: Key, draws: Draws, count: Any, size: int) -> Sample:
     return Sample(index, jnp.asarray(draws.weight)[index] / size)
 
 
+@tree.record
 class Oracle:
     """One client's values and gradients, on a sample or (if `sample` is None) on all of its rows.
 
@@ -93,11 +96,19 @@ class Oracle:
     β_m-block of ∇F (p_m = 1/M by default). The factor 1/M is applied here, so no algorithm can forget it.
     """
 
-    def __init__(self, objective: Objective, variables: Variables, member: Member) -> None:
-        self._objective, self._variables, self._member = objective, variables, member
-        self.count, self.weight, self.position = member.count, member.weight, member.position
-        self.scale = 1.0 if variables.scale is None else variables.scale
-        self.capacity = member.capacity
+    objective: Objective
+    variables: Variables
+    member: Member
+
+    count = property(attrgetter("member.count"))
+    weight = property(attrgetter("member.weight"))
+    position = property(attrgetter("member.position"))
+    capacity = property(attrgetter("member.capacity"))
+
+    @property
+    def scale(self) -> Any:
+        """s, where w is s times the scaled w."""
+        return 1.0 if self.variables.scale is None else self.variables.scale
 
     def sample(self, key: Key, size: int | None, uniform: bool = False) -> Sample | None:
         """Draw `size` rows with replacement; a `size` of None means all rows.
@@ -106,7 +117,7 @@ class Oracle:
         """
         if size is None:
             return None
-        draws = self._member.draws
+        draws = self.member.draws
         if uniform or draws is None:
             return Sample(randomness.rows(key, self.count, size), jnp.full((size,), 1.0 / size))
         return _by_importance(key, draws, self.count, size)
@@ -128,10 +139,10 @@ class Oracle:
 
     def trained_on(self, sample: Sample | None, key: Key) -> Sample | None:
         """The sample with a random key for dropout and the like, if the loss is a net; other losses get it back unchanged."""
-        if not getattr(getattr(self._objective, "loss", None), "trains", False):
+        if not getattr(getattr(self.objective, "loss", None), "trains", False):
             return sample
         if sample is None:
-            sample = Sample(jnp.arange(self.capacity) % self.count, self._member.rows().weight)
+            sample = Sample(jnp.arange(self.capacity) % self.count, self.member.rows().weight)
         return sample._replace(key=randomness.hashed(key))
 
     def halves(self, sample: Sample | None) -> tuple[Sample | None, Sample | None]:
@@ -158,26 +169,31 @@ class Oracle:
 
     def value(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> jax.Array:
         """f_m at the real parameters that w̃ and β̃_m stand for."""
-        real = self._variables.w(w), self._variables.beta(beta, self._member.factor)
-        return self._objective.value(*real, self._member.rows(sample), self._member.own)
+        real = self.variables.w(w), self.variables.beta(beta, self.member.factor)
+        return self.objective.value(*real, self.member.rows(sample), self.member.own)
 
+    @traced_once
     def gradient_w(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> Pytree:
         """∇_w f_m(s·w, β_m)."""
         return jax.grad(self.value, argnums=0)(w, beta, sample)
 
+    @traced_once
     def gradient_beta(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> Pytree:
         """p_m ∇_β f_m(s·w, β_m)."""
         return tree.scale(self.weight, jax.grad(self.value, argnums=1)(w, beta, sample))
 
+    @traced_once
     def gradients(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> tuple[Pytree, Pytree]:
         """`gradient_w` and `gradient_beta` together, at the cost of one pass."""
         of_w, of_beta = jax.grad(self.value, argnums=(0, 1))(w, beta, sample)
         return of_w, tree.scale(self.weight, of_beta)
 
+    @traced_once
     def value_and_gradient_w(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> tuple[jax.Array, Pytree]:
         """f_m and ∇_w f_m, at the cost of the gradient alone."""
         return jax.value_and_grad(self.value, argnums=0)(w, beta, sample)
 
+    @traced_once
     def value_and_gradient_beta(
         self, w: Pytree, beta: Pytree, sample: Sample | None = None
     ) -> tuple[jax.Array, Pytree]:
@@ -189,15 +205,16 @@ class Oracle:
 
     def outward(self, w: Pytree, beta: Pytree) -> tuple[Pytree, Pytree]:
         """The user's w and β_m, from the algorithm's variables."""
-        return self._variables.w(w), self._variables.beta(beta, self._member.factor)
+        return self.variables.w(w), self.variables.beta(beta, self.member.factor)
 
     def inward(self, w: Pytree, beta: Pytree) -> tuple[Pytree, Pytree]:
         """The algorithm's variables w̃ and β̃_m, from the user's w and β_m."""
-        w, metric = tree.unscale(self._variables.scale, w), self._variables.metric
+        w, metric = tree.unscale(self.variables.scale, w), self.variables.metric
         if metric is None:
             return w, beta
-        return metric.w_inverse(w), metric.beta_inverse(self._member.factor, beta)
+        return metric.w_inverse(w), metric.beta_inverse(self.member.factor, beta)
 
+    @partial(traced_once, static_argnames="of")
     def plain_gradients(
         self, w: Pytree, beta: Pytree, sample: Sample | None = None, of: str = "both"
     ) -> tuple[Pytree, Pytree]:
@@ -208,17 +225,20 @@ class Oracle:
         return jax.grad(self._plain_value, argnums=(0, 1))(w, beta, sample)
 
     def _plain_value(self, w: Pytree, beta: Pytree, sample: Sample | None) -> jax.Array:
-        return self._objective.value(w, beta, self._member.rows(sample), self._member.own)
+        return self.objective.value(w, beta, self.member.rows(sample), self.member.own)
 
+    @partial(traced_once, static_argnames="of")
     def loss_gradient(self, params: Pytree, sample: Sample | None = None, of: str = "w") -> Pytree:
         """∇f'_m, the gradient of the loss alone at one whole model; `of` says which block that model is, "w" or "beta"."""
-        return jax.grad(self._objective.loss.value)(params, self._member.rows(sample))
+        return jax.grad(self.objective.loss.value)(params, self.member.rows(sample))
 
+    @traced_once
     def hessian_beta(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> jax.Array:
         """p_m ∇²_ββ f_m as a matrix, over the entries of β in `ravel_pytree` order; costs one Hessian product per column."""
         flat, unravel = ravel_pytree(beta)
         return jax.jacfwd(lambda v: ravel_pytree(self.gradient_beta(w, unravel(v), sample))[0])(flat)
 
+    @traced_once
     def hessian_beta_times(self, w: Pytree, beta: Pytree, v: Pytree, sample: Sample | None = None) -> Pytree:
         """p_m ∇²_ββ f_m v for a direction v shaped like β."""
         return jax.jvp(lambda at: self.gradient_beta(w, at, sample), (beta,), (v,))[1]
@@ -227,6 +247,7 @@ class Oracle:
         """The map v ↦ p_m ∇²_ββ f_m v; what does not depend on v, such as a net's activations, is computed only once."""
         return jax.linearize(lambda at: self.gradient_beta(w, at), beta)[1]
 
+    @traced_once
     def hessian_w(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> tuple[jax.Array, jax.Array]:
         """∇²_ww f_m and p_m ∇²_βw f_m: the derivative of `gradients` in w, as matrices with one column per entry of w."""
         flat, unravel = ravel_pytree(w)
@@ -237,6 +258,7 @@ class Oracle:
 
         return jax.jacfwd(gradients)(flat)
 
+    @traced_once
     def row_gradients_beta(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> Pytree:
         """p_m ∇_β f_{m,j} for each row j of the sample, or of all rows; that includes padding, which the caller must mask."""
         index = jnp.arange(self.capacity) if sample is None else sample.index

@@ -529,8 +529,7 @@ class Problem:
         >>> bool(problem.gradient_norm_squared(best.w, best.beta) < 1e-12)
         True
         """
-        of_w, of_beta = self.gradient(w, beta)
-        return self.scale**2 * tree.squared_norm(of_w) + tree.squared_norm(of_beta)
+        return _gradient_norm_squared(self.scale, *self._at(w, beta))
 
     def _at(self, w: Pytree, beta: Pytree) -> tuple[Program, Pytree, tuple[Pytree, ...]]:
         """The program in the user's own variables, and a point."""
@@ -744,6 +743,12 @@ def _gradient_beta(
         return program.oracle(member).gradient_beta(w, beta, _sample(program.oracle(member), member, key, batch))
 
     return tuple(jax.vmap(of_client)(stack, part) for stack, part in zip(program.stacks, parts, strict=True))
+
+
+@jax.jit
+def _gradient_norm_squared(scale: float, program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> jax.Array:
+    of_w, of_beta = program.mean(program.gradients_w(w, parts)), program.gradients_beta(w, parts)
+    return scale**2 * tree.squared_norm(of_w) + tree.squared_norm(of_beta)
 
 
 def _sample(oracle: Oracle, member: Member, key: jax.Array | None, batch: int | None) -> Sample | None:

@@ -40,6 +40,7 @@ class Key(NamedTuple):
     number: jax.Array
 
 
+@jax.jit
 def _threefry(words: jax.Array, first: Any, second: Any) -> tuple[jax.Array, jax.Array]:
     """The 20-round Threefry-2x32 hash of two words under a key (Salmon et al. 2011)."""
     k0, k1 = words[0], words[1]

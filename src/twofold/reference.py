@@ -72,20 +72,26 @@ def _of_everyone(name: str, objective: Any, like: tuple[Pytree, Pytree], stack: 
     return jax.vmap(of_one, in_axes=(0, None, 0))(stack, w, betas)
 
 
+@jax.jit
+def _unravelled(like: tuple[Pytree, Pytree], w: jax.Array, betas: jax.Array) -> tuple[Pytree, Pytree]:
+    unravel_w, unravel_beta = (ravel_pytree(part)[1] for part in like)
+    return unravel_w(w), jax.vmap(unravel_beta)(betas)
+
+
 class _Blocks:
     """F as a function of the user's parameters, as flat float64 arrays: w of size a, β of shape (M, b)."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         w, beta = jax.tree.map(lambda leaf: jnp.asarray(leaf, _float64(leaf)), problem._start)
-        flat_w, self.unravel_w = ravel_pytree(w)
-        flat_beta, self.unravel_beta = ravel_pytree(beta)
+        flat_w, flat_beta = (ravel_pytree(part)[0] for part in (w, beta))
         self.a, self.b, self.M = flat_w.size, flat_beta.size, problem.M
         self.w0 = np.asarray(flat_w, np.float64)
         self.beta0 = np.tile(np.asarray(flat_beta, np.float64), (self.M, 1))
         self.weights = np.asarray(problem.clients.weights, np.float64)
         self.stacks = tree.cast(problem.stacks_as(np.dtype(np.float64)), jnp.float64)
-        like = problem.objective, (w, beta)
+        self.like = w, beta
+        like = problem.objective, self.like
         self._functions = {name: partial(_of_everyone, name, *like) for name in ("both", "hessian")}
         self._compile(partial(_value, *like))
 
@@ -177,8 +183,7 @@ def minimise(problem: Problem, dense: int = DENSE) -> Optimum:
         blocks = _Blocks(problem)
         w, beta = _newton(blocks, _eliminate if blocks.a + blocks.b <= dense else _Truncated(blocks))
         value, of_w, of_beta = blocks.value_and_gradient(w, beta)
-        real_w = jax.tree.map(np.asarray, blocks.unravel_w(jnp.asarray(w)))
-        real_beta = jax.tree.map(np.asarray, jax.vmap(blocks.unravel_beta)(jnp.asarray(beta)))
+        real_w, real_beta = jax.tree.map(np.asarray, _unravelled(blocks.like, w, beta))
     return Optimum(real_w, real_beta, value, blocks.norm(of_w, of_beta))
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar, dataclass_transform, overload
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 __all__ = [
@@ -23,6 +24,9 @@ Pytree: TypeAlias = Any
 """Arrays, nested in dicts, tuples and lists in any way. JAX has no narrower type for this either."""
 Scalar: TypeAlias = float | jax.Array
 """A number, or a traced scalar in a compiled program."""
+
+SMALL = 1 << 20
+"""Bytes of a host array up to which a copy of it costs nothing worth mentioning."""
 
 T = TypeVar("T")
 _Children: TypeAlias = tuple[Pytree, ...]
@@ -252,7 +256,14 @@ def arrays(x: Pytree) -> Pytree:
     >>> tree.arrays(np.ones(2, np.float32)).dtype
     dtype('float32')
     """
-    return jax.tree.map(jnp.asarray, x)
+    return jax.tree.map(_array, x)
+
+
+def _array(leaf: ArrayLike) -> jax.Array:
+    # `jnp.asarray` compiles a program for every new shape (10 ms), and `device_put` may go on using the memory that it is given.
+    if isinstance(leaf, np.ndarray) and leaf.nbytes <= SMALL:
+        return jax.device_put(leaf.copy())
+    return jnp.asarray(leaf)
 
 
 def cast(x: Pytree, dtype: DTypeLike | None = None) -> Pytree:
@@ -266,8 +277,8 @@ def cast(x: Pytree, dtype: DTypeLike | None = None) -> Pytree:
     target = jnp.result_type(float) if dtype is None else dtype
 
     def convert(leaf: ArrayLike) -> jax.Array:
-        array = jnp.asarray(leaf)
-        return array.astype(target) if jnp.issubdtype(array.dtype, jnp.floating) else array
+        array = leaf if isinstance(leaf, np.ndarray) else jnp.asarray(leaf)
+        return _array(array.astype(target) if jnp.issubdtype(array.dtype, jnp.floating) else array)
 
     return jax.tree.map(convert, x)
 

@@ -5,33 +5,19 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from chromium import CHROMIUM, MUST, Browser
+from chromium import Browser, needs_chromium
 from federation.small import Small, study
 from twofold.federation import Patience, wire
 from twofold.federation.page import watching
-
-in_a_browser = pytest.mark.skipif(
-    CHROMIUM is None and not MUST, reason="no chromium on this machine (Debian: apt-get install chromium)"
-)
 
 STATUS: dict[str, Any] = {
     "study": "stroke <b>", "round": 7, "rounds": 20, "over": False, "waiting": ["south"], "clients": ["north", "south"],
     "seconds": [0.1, 0.3, 0.2], "masks": True, "missing": "wait", "up": [1200, 3400], "down": [10, 20], "absent": [0, 2],
     "losses": [[0, 0.7], [5, 0.5]], "events": ["resumed after round 3", "round 5: <script>alert(1)</script>"],
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    found = Browser(tmp_path_factory.mktemp("profile"))
-    yield found
-    found.close()
 
 
 def wait_for(browser: Browser, code: str) -> None:
@@ -42,7 +28,7 @@ def wait_for(browser: Browser, code: str) -> None:
     raise AssertionError((code, browser.do("document.body.innerText")))
 
 
-@in_a_browser
+@needs_chromium
 def test_the_page_shows_progress_who_is_late_bytes_and_events(browser: Browser, tmp_path: Path):
     def write(**more: Any) -> None:
         (tmp_path / "status.json").write_text(json.dumps(STATUS | {"time": time.time()} | more))
@@ -71,7 +57,7 @@ def test_the_page_shows_progress_who_is_late_bytes_and_events(browser: Browser, 
     wait_for(browser, "document.getElementById('how').textContent === 'no word from the coordinator'")
 
 
-@in_a_browser
+@needs_chromium
 def test_the_page_of_a_run_that_is_going_on(browser: Browser, tmp_path: Path):
     """Its rounds, its clients and its events, while it runs and when it is over."""
     held = threading.Event()

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from twofold import tree
 from twofold.algorithms.fields import settle
 from twofold.algorithms.oracle import GradientOracle
-from twofold.control import is_traced
+from twofold.control import is_traced, traced_once
 from twofold.errors import ContractError, InputError
 from twofold.randomness import Key
 from twofold.theory.constants import Constants, LossConstants
@@ -274,13 +274,21 @@ def _check_field(kind: str, name: str, value: object) -> None:
         )
 
 
+@traced_once
+def turn_of(
+    algorithm: Algorithm, plan: Plan, shared: Shared, private: Private, oracle: GradientOracle, key: Key
+) -> tuple[Private, Message]:
+    """Take one client through an iteration, see `Algorithm.client`: the check below and the engines share the trace."""
+    return algorithm.client(plan, shared, private, oracle, key)
+
+
 def trace(
     algorithm: Algorithm, oracle: GradientOracle, stream: jax.Array, key: Key, w: Pytree, beta: Pytree
 ) -> Footprint:
     """Take an algorithm through one iteration on shapes alone (inside `jax.eval_shape`), and check the results."""
     shared, private = algorithm.init(w), algorithm.init_private(w, beta, oracle)
     plan = algorithm.plan(stream, jnp.int32(0))
-    moved, message = algorithm.client(plan, shared, private, oracle, key)
+    moved, message = turn_of(algorithm, plan, shared, private, oracle, key)
     _same(algorithm, "client", "the new private state", moved, "init_private's", private)
     _check_message(algorithm, message, algorithm.sends(plan))
     after = algorithm.server(plan, shared, message)

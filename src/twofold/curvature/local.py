@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from twofold import tree
 from twofold.clients import Clients
 from twofold.losses import Rows
 from twofold.tree import Pytree
@@ -95,7 +96,7 @@ def largest_of_loss(loss: _HasValue, params: Pytree, clients: Clients, *, single
         rows = Rows(x, y, weight if each is None else weight * each)
         return largest_eigenvalue(lambda p: loss.value(p, rows), params)
 
-    everyone = jax.tree.map(jnp.asarray, (stack.x, stack.y, stack.count, stack.row_weight))
+    everyone = tree.arrays((stack.x, stack.y, stack.count, stack.row_weight))
     return float(np.max(jax.jit(lambda each: jax.lax.map(of_client, each, batch_size=32))(everyone)))
 
 

@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 
 from twofold import randomness, tree
-from twofold.algorithms.base import Algorithm, Message, Plan
+from twofold.algorithms.base import Algorithm, Message, Plan, turn_of
 from twofold.control import branch
 from twofold.engines.base import Snapshots, State
 from twofold.engines.layout import Layout
-from twofold.oracle import Member, Program, weighted_mean
+from twofold.oracle import Member, Oracle, Program, weighted_mean
+from twofold.randomness import Key
 from twofold.tree import Pytree
 
 __all__ = [
@@ -41,9 +42,9 @@ class Iteration(NamedTuple):
     shared: Pytree
 
 
-def client_streams(key: jax.Array, stacks: tuple[Member, ...]) -> Streams:
-    """The streams of one seed, derived once for the whole run."""
-    own = tuple(jax.vmap(partial(randomness.private, key))(stack.position) for stack in stacks)
+def client_streams(key: jax.Array, positions: tuple[jax.Array, ...]) -> Streams:
+    """The streams of one seed, derived once for the whole run; `positions` are the numbers of each bucket's clients."""
+    own = tuple(jax.vmap(partial(randomness.private, key))(each) for each in positions)
     return Streams(randomness.common(key), own)
 
 
@@ -71,16 +72,15 @@ Clients = Callable[[Iteration, Member, Pytree, jax.Array], tuple[Pytree, Message
 def clients_of(algorithm: Algorithm, program: Program) -> Clients:
     """`algorithm.client` for a stack of clients, as a compiled function that is traced once, however often it is called."""
 
-    def one_client(now: Iteration, member: Member, private: Pytree, stream: jax.Array) -> tuple[Pytree, Message]:
-        key = randomness.of(stream, now.k)
-        return algorithm.client(now.plan, now.shared, private, program.oracle(member), key)
-
     def all_clients(now: Iteration, stack: Member, privates: Pytree, streams: jax.Array) -> tuple[Pytree, Message]:
+        turn = partial(turn_of, algorithm, now.plan, now.shared)
+        everyone = privates, program.oracle(stack), randomness.of(streams, now.k)
         if len(stack.count) > 1:
-            return jax.vmap(one_client, in_axes=(None, 0, 0, 0))(now, stack, privates, streams)
+            return jax.vmap(turn, (0, Oracle(None, None, 0), Key(0, None)))(*everyone)
         # A batched loop checks at every step which clients are done; for a single client, vmap would add that cost for nothing.
-        alone = jax.tree.map(lambda leaf: leaf[0], (stack, privates, streams))
-        return jax.tree.map(lambda leaf: leaf[None], one_client(now, *alone))
+        private, member, stream = jax.tree.map(lambda leaf: leaf[0], (privates, stack, streams))
+        moved = turn(private, program.oracle(member), randomness.of(stream, now.k))
+        return jax.tree.map(lambda leaf: leaf[None], moved)
 
     return jax.jit(all_clients, inline=True)
 

@@ -28,6 +28,7 @@ BLOCK = 8192
 
 Total = Any
 """An array of totals, or one number of it."""
+Array = jax.Array | np.ndarray
 
 
 class Course(NamedTuple):
@@ -53,7 +54,7 @@ class Schedule:
         self, algorithm: Algorithm, problem: Problem, parts: tuple[int, ...], seeds: list[int], opening: int = 0
     ) -> None:
         self.algorithm, self.problem, self._parts = algorithm, problem, np.array(parts, np.int64)
-        self._common = jnp.stack([randomness.common(randomness.root(seed)) for seed in seeds])
+        self._common = np.stack([np.asarray(randomness.common(randomness.root(seed))) for seed in seeds])
         self._rows = float(np.mean(problem.clients.counts))
         self._blocks = np.array([problem.has_shared, problem.has_private])  # nothing is evaluated in an empty one
         self._counts, self._of_client = np.unique(problem.clients.counts, return_inverse=True)
@@ -83,9 +84,9 @@ class Schedule:
 
     def _look(self, k: int, count: int, rows: np.ndarray, seeds: slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
         """Which parts are sent (seeds, count, parts), and the gradients evaluated (seeds, count, 2, rows)."""
-        numbers = jnp.int32(k) + jnp.arange(count, dtype=jnp.int32)
+        numbers = np.arange(k, k + count, dtype=np.int32)
         plans = _plans(self.algorithm, self._common[seeds], numbers)
-        sent, evaluated = _look(self.algorithm, plans, jnp.asarray(rows, jnp.result_type(float)))
+        sent, evaluated = _look(self.algorithm, plans, np.asarray(rows, jnp.result_type(float)))
         return np.asarray(sent), np.asarray(evaluated, np.float64)
 
     def sent(self, row: int, k: int, count: int) -> np.ndarray:
@@ -115,13 +116,13 @@ class Schedule:
 
 
 @jax.jit
-def _plans(algorithm: Algorithm, common: jax.Array, k: jax.Array) -> Plan:
+def _plans(algorithm: Algorithm, common: Array, k: Array) -> Plan:
     """Every plan, (seeds, iterations). On its own: fused with what follows, its hash takes XLA minutes to compile."""
     return jax.vmap(jax.vmap(algorithm.plan, (None, 0)), (0, None))(common, k)
 
 
 @jax.jit
-def _look(algorithm: Algorithm, plans: Plan, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _look(algorithm: Algorithm, plans: Plan, rows: Array) -> tuple[jax.Array, jax.Array]:
     def of_plan(plan: Plan) -> tuple[jax.Array, jax.Array]:
         found = algorithm.evaluations(plan, rows)
         evaluated = [jnp.broadcast_to(jnp.asarray(each, rows.dtype), rows.shape) for each in found]

@@ -261,7 +261,7 @@ def unpack(sends: Message, shape: Message, packet: Packet) -> Message:
     arrays = iter(packet)
 
     def part_of(flag: jax.Array, zeros: Pytree) -> Pytree:
-        return jax.tree.map(lambda leaf: jnp.asarray(next(arrays) if bool(flag) else leaf), zeros)
+        return jax.tree.map(lambda leaf: tree.arrays(next(arrays) if bool(flag) else leaf), zeros)
 
     return jax.tree.map(part_of, sends, shape)
 

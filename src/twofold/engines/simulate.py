@@ -69,10 +69,11 @@ class Simulate(Engine):
             self.program = Program(objective, variables, plain.stacks, proof)
             self.algorithm, keys, w = layout.put((self.algorithm, keys, w), P())
             parts = layout.put(layout.filled(jax.tree.map(np.asarray, parts), int(apart)), P(*(None,) * apart, AXIS))
-        self._streams, self._state, self._buffer = _begin(
+        positions = tuple(stack.position for stack in self.program.stacks)
+        self._streams = _streams(keys, positions, layout=layout, many=self._many)
+        self._state, self._buffer = _begin(
             self.algorithm,
             self.program,
-            keys,
             w,
             parts,
             layout=layout,
@@ -234,17 +235,22 @@ def _sizes(program: Program) -> tuple[int, ...]:
     return tuple(len(stack.count) for stack in program.stacks)
 
 
+@partial(jax.jit, static_argnames=("layout", "many"))
+def _streams(keys: jax.Array, positions: tuple[jax.Array, ...], *, layout: Layout, many: bool) -> Streams:
+    """Everyone's streams: a program of its own, which serves every method and every problem of as many clients."""
+    draw = jax.vmap(client_streams, (0, None)) if many else client_streams
+    return layout.mapped(draw, (P(), P(AXIS)), _dealt_out(many)[0])(keys, positions)
+
+
 @partial(jax.jit, static_argnames=("layout", "seeds", "slots", "apart"))
 def _begin(
-    algorithm: Algorithm, program: Program, keys: jax.Array, w: Pytree, parts: tuple[Pytree, ...], *, layout: Layout,
-    seeds: int, slots: int, apart: bool,
-) -> tuple[Streams, State, Snapshots | None]:  # fmt: skip
-    """The streams, everyone's first state, and the buffer with the starting point in its first slot."""
+    algorithm: Algorithm, program: Program, w: Pytree, parts: tuple[Pytree, ...], *, layout: Layout, seeds: int,
+    slots: int, apart: bool,
+) -> tuple[State, Snapshots | None]:  # fmt: skip
+    """Everyone's first state, and the buffer with the starting point in its first slot."""
     many = seeds > 1
 
-    def begin(algorithm: Algorithm, program: Program, keys: jax.Array, w: Pytree, parts: tuple) -> tuple:
-        draw = partial(client_streams, stacks=program.stacks)
-
+    def begin(algorithm: Algorithm, program: Program, w: Pytree, parts: tuple) -> tuple:
         def from_start(w: Pytree, parts: tuple) -> tuple:
             state = first_state(algorithm, program, *program.inward(w, parts))
             return state, report(algorithm, state, _sizes(program))
@@ -253,11 +259,11 @@ def _begin(
         if many and not apart:
             state, shown = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], seeds, 0), (state, shown))
         buffer = jax.tree.map(lambda leaf: jnp.zeros((slots + 1, *leaf.shape), leaf.dtype).at[0].set(leaf), shown)
-        return jax.vmap(draw)(keys) if many else draw(keys), state, buffer if slots else None
+        return state, buffer if slots else None
 
-    streams, state, buffer = _dealt_out(many)
-    given = (P(), _PROGRAM, P(), P(), P(*(None,) * apart, AXIS))
-    return layout.mapped(begin, given, (streams, state, buffer if slots else None))(algorithm, program, keys, w, parts)
+    _, state, buffer = _dealt_out(many)
+    given = (P(), _PROGRAM, P(), P(*(None,) * apart, AXIS))
+    return layout.mapped(begin, given, (state, buffer if slots else None))(algorithm, program, w, parts)
 
 
 @partial(jax.jit, static_argnames=("layout", "many"), donate_argnums=(2, 3))

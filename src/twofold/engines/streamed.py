@@ -116,7 +116,7 @@ class Streamed(Engine):
             edges = np.linspace(0, len(positions), -(-len(positions) // self.chunk) + 1).round().astype(int).tolist()
             for lo, hi in pairwise(edges):
                 stack = self._stack(positions[lo:hi], rows)
-                (stream,) = _streams(key, (stack,)).own
+                (stream,) = _streams(key, (stack.position,)).own
                 kept = stack if self.place == "device" else None
                 yield Chunk(bucket, slice(lo, hi), positions[lo:hi], rows, stream, kept)
 

@@ -9,7 +9,6 @@ import math
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from twofold import engines, tree
@@ -91,11 +90,11 @@ class Run:
         self.by_rounds = problem.has_shared
         if options.start is not None:
             problem.check(*options.start)
-            self.starts = [jax.tree.map(jnp.asarray, options.start)] * len(seeds)
+            self.starts = [tree.arrays(options.start)] * len(seeds)
         else:
             self.starts = problem.starts(seeds)
         cast: Algorithm = tree.cast(self.algorithm)
-        self.shapes = footprint(cast, problem)
+        self.shapes = footprint(cast, self.problem)
         metric = 0 if problem.metric is None else problem.metric.opening_floats
         self.opening = problem.clients.opening_floats + metric
         self.schedule = Schedule(cast, problem, self.shapes.parts, seeds, self.opening)

@@ -194,7 +194,7 @@ def _fit(
             stack._replace(row_weight=weight, own=own) for stack, weight, own in zip(stacks, weights, owns, strict=True)
         )
         program = Program(inner, variables, mine)
-        streams = client_streams(randomness.root(0), mine)
+        streams = client_streams(randomness.root(0), tuple(stack.position for stack in mine))
 
         def value(state: Any) -> jax.Array:
             here = report(algorithm, state, sizes)
