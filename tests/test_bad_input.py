@@ -330,7 +330,7 @@ def test_an_objective_that_looks_at_other_rows_is_refused():
 
     clients = tw.Clients.from_list([(np.arange(6.0).reshape(3, 2) ** 2, np.zeros(3))], names=["north"])
     with pytest.raises(
-        tw.TwofoldError, match=r"objectives\.custom needs a mean over rows.*client 'north' centred gives"
+        tw.TwofoldError, match=r"objectives\.custom needs a mean over single rows.*client 'north' centred gives"
     ):
         tw.Problem(tw.objectives.custom(centred, w0=jnp.zeros(2), beta0=0.0), clients)
 
