@@ -261,9 +261,9 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
      "synthetic-mixture, synthetic-weight-sharing, digits, mnist, fashion-mnist, kmnist, cifar10, school, csv, npz; did you "
      "mean digits?"),  # and nothing about [partition], whose default depends on the data
     ({"partition": {"method": "dirichlet", "clients": 3, "alpha": 1.0}}, 'partition.method = "dirichlet" does not fit, '
-     'as data.source = "synthetic-mixture" has clients of its own: choose from natural.'),
+     'because data.source = "synthetic-mixture" has clients of its own: choose from natural.'),
     ({"data": {"source": "digits"}, "partition": {"method": "natural"}}, 'partition.method = "natural" does not fit, '
-     'as data.source = "digits" has no clients of its own: choose from by_labels, unequal_labels, dirichlet, power_law.'),
+     'because data.source = "digits" has no clients of its own: choose from by_labels, unequal_labels, dirichlet, power_law.'),
 ]  # fmt: skip
 
 
