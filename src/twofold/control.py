@@ -9,8 +9,7 @@ Python's own `if` and `for`. So the "messages" engine runs the same algorithm fi
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.core
@@ -24,8 +23,13 @@ __all__ = ["branch", "is_traced", "repeat", "traced_once"]
 
 Pytree = Any
 
-traced_once = partial(jax.jit, inline=True)
-"""Trace a function once for all arguments of the same shapes, whoever calls it; a compiled program has no trace of that."""
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def traced_once(function: Callable[P, R], *, static_argnames: str | None = None) -> Callable[P, R]:
+    """Trace a function once for all arguments of the same shapes, whoever calls it; a compiled program has no trace of that."""
+    return jax.jit(function, inline=True, static_argnames=static_argnames)
 
 
 def is_traced(value: Pytree) -> bool:

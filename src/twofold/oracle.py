@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -100,10 +99,25 @@ class Oracle:
     variables: Variables
     member: Member
 
-    count = property(attrgetter("member.count"))
-    weight = property(attrgetter("member.weight"))
-    position = property(attrgetter("member.position"))
-    capacity = property(attrgetter("member.capacity"))
+    @property
+    def count(self) -> Any:
+        """The client's number of rows."""
+        return self.member.count
+
+    @property
+    def weight(self) -> Any:
+        """The client's weight p_m in means over clients."""
+        return self.member.weight
+
+    @property
+    def position(self) -> Any:
+        """The client's number, 0 … M−1."""
+        return self.member.position
+
+    @property
+    def capacity(self) -> int:
+        """The number of rows in memory, padding included."""
+        return self.member.capacity
 
     @property
     def scale(self) -> Any:

@@ -14,8 +14,7 @@ from twofold.algorithms.base import Algorithm, Message, Plan, turn_of
 from twofold.control import branch
 from twofold.engines.base import Snapshots, State
 from twofold.engines.layout import Layout
-from twofold.oracle import Member, Oracle, Program, weighted_mean
-from twofold.randomness import Key
+from twofold.oracle import Member, Program, weighted_mean
 from twofold.tree import Pytree
 
 __all__ = [
@@ -73,13 +72,15 @@ def clients_of(algorithm: Algorithm, program: Program) -> Clients:
     """`algorithm.client` for a stack of clients, as a compiled function that is traced once, however often it is called."""
 
     def all_clients(now: Iteration, stack: Member, privates: Pytree, streams: jax.Array) -> tuple[Pytree, Message]:
-        turn = partial(turn_of, algorithm, now.plan, now.shared)
-        everyone = privates, program.oracle(stack), randomness.of(streams, now.k)
+        def turn(private: Pytree, member: Member, stream: jax.Array) -> tuple[Pytree, Message]:
+            key = randomness.of(stream, now.k)
+            return turn_of(algorithm, now.plan, now.shared, private, program.oracle(member), key)
+
+        everyone = privates, stack, streams
         if len(stack.count) > 1:
-            return jax.vmap(turn, (0, Oracle(None, None, 0), Key(0, None)))(*everyone)
+            return jax.vmap(turn)(*everyone)
         # A batched loop checks at every step which clients are done; for a single client, vmap would add that cost for nothing.
-        private, member, stream = jax.tree.map(lambda leaf: leaf[0], (privates, stack, streams))
-        moved = turn(private, program.oracle(member), randomness.of(stream, now.k))
+        moved = turn(*jax.tree.map(lambda leaf: leaf[0], everyone))
         return jax.tree.map(lambda leaf: leaf[None], moved)
 
     return jax.jit(all_clients, inline=True)

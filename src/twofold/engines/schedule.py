@@ -116,7 +116,7 @@ class Schedule:
 
 
 @jax.jit
-def _plans(algorithm: Algorithm, common: Array, k: Array) -> Plan:
+def _plans(algorithm: Algorithm, common: jax.Array, k: jax.Array) -> Plan:
     """Every plan, (seeds, iterations). On its own: fused with what follows, its hash takes XLA minutes to compile."""
     return jax.vmap(jax.vmap(algorithm.plan, (None, 0)), (0, None))(common, k)
 
