@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,6 @@ from twofold.errors import TwofoldError
 from twofold.extras import require
 from twofold.paper import realdata_page
 from twofold.paper.realdata_page import LEVELS, Row
-from twofold.solver import SolveOptions
 from twofold.theory.cost import PRESETS, Preset
 
 __all__ = [
@@ -166,12 +165,11 @@ def problem(data: str, objective: str, **options: Any) -> tw.Problem:
 # --- methods ------------------------------------------------------------------------------------------------------------
 
 
-def _solved(whole: tw.Problem, method: Any, **options: Unpack[SolveOptions]) -> Course:
+def _solved(whole: tw.Problem, method: Any, **options: Any) -> Course:
     """A run of ours, recorded at every round."""
     best, first = whole.optimum().value, _first_gap(whole)
-    target: SolveOptions = {"rounds": MOST_ROUNDS, "seconds": MOST_SECONDS, "target": best + 0.5e-8 * first, **options}
-    short: SolveOptions = {**target, "rounds": 2}
-    tw.solve(whole, method, **short)  # compiled before the clock starts, as it is for the others
+    target: dict[str, Any] = {"rounds": MOST_ROUNDS, "seconds": MOST_SECONDS, "target": best + 0.5e-8 * first, **options}
+    tw.solve(whole, method, **{**target, "rounds": 2})  # compiled before the clock starts, as it is for the others
     return _course(tw.solve(whole, method, **target), best, first)
 
 
