@@ -168,14 +168,10 @@ def problem(data: str, objective: str, **options: Any) -> tw.Problem:
 def _solved(whole: tw.Problem, method: Any, **options: Any) -> Course:
     """A run of ours, recorded at every round."""
     best, first = whole.optimum().value, _first_gap(whole)
-    target: dict[str, Any] = {
-        "rounds": MOST_ROUNDS,
-        "seconds": MOST_SECONDS,
-        "target": best + 0.5e-8 * first,
-        **options,
-    }
-    tw.solve(whole, method, **{**target, "rounds": 2})  # compiled before the clock starts, as it is for the others
-    return _course(tw.solve(whole, method, **target), best, first)
+    options |= {"rounds": MOST_ROUNDS, "seconds": MOST_SECONDS, "target": best + 0.5e-8 * first} | options
+    short: dict[str, Any] = options | {"rounds": 2}
+    tw.solve(whole, method, **short)  # compiled before the clock starts, as it is for the others
+    return _course(tw.solve(whole, method, **options), best, first)
 
 
 def _course(found: tw.Result, best: float, first: float) -> Course:
