@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,7 @@ from twofold.sampling import alias_rows
 from twofold.tree import Pytree
 from twofold.variables import Variables
 
-__all__ = ["Draws", "Member", "Oracle", "Program", "Sample", "weighted_mean"]
+__all__ = ["PRICES", "Draws", "Member", "Oracle", "Price", "Program", "Sample", "weighted_mean"]
 
 
 Entry: TypeAlias = jax.Array
@@ -85,6 +86,34 @@ def _by_importance(key: Key, draws: Draws, count: Any, size: int) -> Sample:
     """Sample by importance (see `Oracle.sample`); jitted because the "messages" engine calls it outside a trace."""
     index = alias_rows(randomness.bits(key, 2 * size), draws.probability, draws.alias, count, size)
     return Sample(index, jnp.asarray(draws.weight)[index] / size)
+
+
+class Price(NamedTuple):
+    """The gradients of a row that an answer counts as, in w and in β; with `each`, for each entry of that block.
+
+    Of the gradients in both blocks, only those count that are asked for (`of`).
+    """
+
+    w: int
+    beta: int
+    each: Literal["w", "beta"] | None
+    signature: inspect.Signature
+
+
+PRICES: dict[str, Price] = {}
+"""What the oracle's methods cost, by name; those that are not here cost nothing."""
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _counted(w: int, beta: int, each: Literal["w", "beta"] | None = None) -> Callable[[Method], Method]:
+    """Give a method of the oracle its price, and let it be traced once."""
+
+    def register(method: Method) -> Method:
+        signature = inspect.signature(method)
+        PRICES[method.__name__] = Price(w, beta, each, signature)
+        return cast(Method, traced_once(method, static_argnames="of" if "of" in signature.parameters else None))
+
+    return register
 
 
 @tree.record
@@ -186,28 +215,28 @@ class Oracle:
         real = self.variables.w(w), self.variables.beta(beta, self.member.factor)
         return self.objective.value(*real, self.member.rows(sample), self.member.own)
 
-    @traced_once
+    @_counted(w=1, beta=0)
     def gradient_w(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> Pytree:
         """∇_w f_m(s·w, β_m)."""
         return jax.grad(self.value, argnums=0)(w, beta, sample)
 
-    @traced_once
+    @_counted(w=0, beta=1)
     def gradient_beta(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> Pytree:
         """p_m ∇_β f_m(s·w, β_m)."""
         return tree.scale(self.weight, jax.grad(self.value, argnums=1)(w, beta, sample))
 
-    @traced_once
+    @_counted(w=1, beta=1)
     def gradients(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> tuple[Pytree, Pytree]:
         """`gradient_w` and `gradient_beta` together, at the cost of one pass."""
         of_w, of_beta = jax.grad(self.value, argnums=(0, 1))(w, beta, sample)
         return of_w, tree.scale(self.weight, of_beta)
 
-    @traced_once
+    @_counted(w=1, beta=0)
     def value_and_gradient_w(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> tuple[jax.Array, Pytree]:
         """f_m and ∇_w f_m, at the cost of the gradient alone."""
         return jax.value_and_grad(self.value, argnums=0)(w, beta, sample)
 
-    @traced_once
+    @_counted(w=0, beta=1)
     def value_and_gradient_beta(
         self, w: Pytree, beta: Pytree, sample: Sample | None = None
     ) -> tuple[jax.Array, Pytree]:
@@ -228,7 +257,7 @@ class Oracle:
             return w, beta
         return metric.w_inverse(w), metric.beta_inverse(self.member.factor, beta)
 
-    @partial(traced_once, static_argnames="of")
+    @_counted(w=1, beta=1)
     def plain_gradients(
         self, w: Pytree, beta: Pytree, sample: Sample | None = None, of: str = "both"
     ) -> tuple[Pytree, Pytree]:
@@ -241,18 +270,18 @@ class Oracle:
     def _plain_value(self, w: Pytree, beta: Pytree, sample: Sample | None) -> jax.Array:
         return self.objective.value(w, beta, self.member.rows(sample), self.member.own)
 
-    @partial(traced_once, static_argnames="of")
+    @_counted(w=1, beta=1)
     def loss_gradient(self, params: Pytree, sample: Sample | None = None, of: str = "w") -> Pytree:
         """∇f'_m, the gradient of the loss alone at one whole model; `of` says which block that model is, "w" or "beta"."""
         return jax.grad(self.objective.loss.value)(params, self.member.rows(sample))
 
-    @traced_once
+    @_counted(w=0, beta=1, each="beta")
     def hessian_beta(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> jax.Array:
         """p_m ∇²_ββ f_m as a matrix, over the entries of β in `ravel_pytree` order; costs one Hessian product per column."""
         flat, unravel = ravel_pytree(beta)
         return jax.jacfwd(lambda v: ravel_pytree(self.gradient_beta(w, unravel(v), sample))[0])(flat)
 
-    @traced_once
+    @_counted(w=0, beta=1)
     def hessian_beta_times(self, w: Pytree, beta: Pytree, v: Pytree, sample: Sample | None = None) -> Pytree:
         """p_m ∇²_ββ f_m v for a direction v shaped like β."""
         return jax.jvp(lambda at: self.gradient_beta(w, at, sample), (beta,), (v,))[1]
@@ -261,7 +290,7 @@ class Oracle:
         """The map v ↦ p_m ∇²_ββ f_m v; what does not depend on v, such as a net's activations, is computed only once."""
         return jax.linearize(lambda at: self.gradient_beta(w, at), beta)[1]
 
-    @traced_once
+    @_counted(w=1, beta=1, each="w")
     def hessian_w(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> tuple[jax.Array, jax.Array]:
         """∇²_ww f_m and p_m ∇²_βw f_m: the derivative of `gradients` in w, as matrices with one column per entry of w."""
         flat, unravel = ravel_pytree(w)
@@ -272,7 +301,7 @@ class Oracle:
 
         return jax.jacfwd(gradients)(flat)
 
-    @traced_once
+    @_counted(w=0, beta=1)
     def row_gradients_beta(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> Pytree:
         """p_m ∇_β f_{m,j} for each row j of the sample, or of all rows; that includes padding, which the caller must mask."""
         index = jnp.arange(self.capacity) if sample is None else sample.index

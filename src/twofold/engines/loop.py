@@ -11,15 +11,17 @@ import jax.numpy as jnp
 
 from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm, Message, Plan, turn_of
-from twofold.control import branch
+from twofold.control import branch, traced_once
 from twofold.engines.base import Snapshots, State
 from twofold.engines.layout import Layout
-from twofold.oracle import Member, Program, weighted_mean
+from twofold.objectives.base import Objective
+from twofold.oracle import Member, Oracle, Program, weighted_mean
 from twofold.tree import Pytree
+from twofold.variables import Variables
 
 __all__ = [
-    "CAPACITY", "Iteration", "Layout", "Streams", "advance", "client_streams", "clients_of", "first_state", "mean_message",
-    "only_present", "receive_all", "receives", "report", "serve", "step",
+    "CAPACITY", "Iteration", "Layout", "Streams", "advance", "client_streams", "finish", "first_state", "in_silence",
+    "mean_message", "of_clients", "only_present", "receive_all", "receives", "report", "serve", "step",
 ]  # fmt: skip
 
 CAPACITY = 4096
@@ -64,26 +66,23 @@ def report(algorithm: Algorithm, state: State, sizes: tuple[int, ...]) -> Snapsh
     return Snapshots(algorithm.model(state.shared), betas)
 
 
-Clients = Callable[[Iteration, Member, Pytree, jax.Array], tuple[Pytree, Message]]
-"""(iteration, stack of clients, their private states, their streams) → (their new private states, their messages)."""
+@traced_once
+def of_clients(
+    algorithm: Algorithm, objective: Objective, variables: Variables, now: Iteration, stack: Member, privates: Pytree,
+    streams: jax.Array,
+) -> tuple[Pytree, Message]:  # fmt: skip
+    """`algorithm.client` for a stack of clients: their new private states, and their messages."""
 
+    def turn(private: Pytree, member: Member, stream: jax.Array) -> tuple[Pytree, Message]:
+        oracle, key = Oracle(objective, variables, member), randomness.of(stream, now.k)
+        return turn_of(algorithm, now.plan, now.shared, private, oracle, key)
 
-def clients_of(algorithm: Algorithm, program: Program) -> Clients:
-    """`algorithm.client` for a stack of clients, as a compiled function that is traced once, however often it is called."""
-
-    def all_clients(now: Iteration, stack: Member, privates: Pytree, streams: jax.Array) -> tuple[Pytree, Message]:
-        def turn(private: Pytree, member: Member, stream: jax.Array) -> tuple[Pytree, Message]:
-            key = randomness.of(stream, now.k)
-            return turn_of(algorithm, now.plan, now.shared, private, program.oracle(member), key)
-
-        everyone = privates, stack, streams
-        if len(stack.count) > 1:
-            return jax.vmap(turn)(*everyone)
-        # A batched loop checks at every step which clients are done; for a single client, vmap would add that cost for nothing.
-        moved = turn(*jax.tree.map(lambda leaf: leaf[0], everyone))
-        return jax.tree.map(lambda leaf: leaf[None], moved)
-
-    return jax.jit(all_clients, inline=True)
+    everyone = privates, stack, streams
+    if len(stack.count) > 1:
+        return jax.vmap(turn)(*everyone)
+    # A batched loop checks at every step which clients are done; for a single client, vmap would add that cost for nothing.
+    moved = turn(*jax.tree.map(lambda leaf: leaf[0], everyone))
+    return jax.tree.map(lambda leaf: leaf[None], moved)
 
 
 def receives(algorithm: Algorithm) -> bool:
@@ -143,16 +142,40 @@ def serve(algorithm: Algorithm, plan: Plan, shared: Pytree, mean: Message, some:
     return algorithm.server(plan, shared, sent)
 
 
+def finish(
+    algorithm: Algorithm, program: Program, plan: Plan, state: State, mean: Message, factors: tuple | None = None
+) -> State:
+    """The end of an iteration: the server's step, and what everyone does with the new shared state."""
+    shared = serve(algorithm, plan, state.shared, mean, some=factors is not None)
+    return receive_all(algorithm, program, plan, State(shared, state.privates), factors)
+
+
+def in_silence(
+    algorithm: Algorithm, program: Program, streams: Streams, first: jax.Array, end: jax.Array, state: State,
+    nothing: Message,
+) -> State:  # fmt: skip
+    """The iterations first … end−1, in which nothing is sent: `nothing` is a message of zeros.
+
+    Everyone does them alone: a chunk of clients, one client, or (with a program and a state without clients) the server.
+    """
+    client = partial(of_clients, algorithm, program.objective, program.variables)
+
+    def alone(k: jax.Array, state: State) -> State:
+        plan = algorithm.plan(streams.common, k)
+        everyone = zip(program.stacks, state.privates, streams.own, strict=True)
+        privates = tuple(client(Iteration(k, plan, state.shared), *each)[0] for each in everyone)
+        return finish(algorithm, program, plan, State(state.shared, privates), nothing)
+
+    return jax.lax.fori_loop(first, end, alone, state)
+
+
 def step(
     algorithm: Algorithm, program: Program, layout: Layout, state: State, plan: Plan, own: tuple[jax.Array, ...],
-    k: jax.Array, factors: tuple[jax.Array, ...] | None = None, *, silent: bool = False, client: Clients | None = None,
+    k: jax.Array, factors: tuple[jax.Array, ...] | None = None,
 ) -> State:  # fmt: skip
-    """One iteration of all clients and the server; `silent` says beforehand that nothing will be sent in it.
-
-    `client` is what `clients_of` returns, from a caller that calls it elsewhere, too, and would have it traced but once.
-    """
+    """One iteration of all clients and the server."""
     now = Iteration(k, plan, state.shared)
-    client = clients_of(algorithm, program) if client is None else client
+    client = partial(of_clients, algorithm, program.objective, program.variables)
 
     def work(stacks: tuple, privates: tuple, own: tuple, factors: tuple | None) -> tuple[tuple, Message]:
         """The new private states of these clients, and their part of the mean message."""
@@ -168,8 +191,8 @@ def step(
                 spoken = list(messages)
             return mean_message(algorithm, now, [stack.share for stack in stacks], spoken, factors)
 
-        if silent or algorithm.may_skip_messages:
-            sent = False if silent else reduce(jnp.logical_or, jax.tree.leaves(algorithm.sends(plan)))
+        if algorithm.may_skip_messages:
+            sent = reduce(jnp.logical_or, jax.tree.leaves(algorithm.sends(plan)))
             mean = branch(sent, speak, lambda: tree.zeros(jax.eval_shape(speak)))
         else:
             mean = speak()
@@ -177,8 +200,7 @@ def step(
 
     everyone = (program.stacks, state.privates, own, factors)
     privates, mean = work(*everyone) if layout.turns is None else in_turns(work, layout.turns, *everyone)
-    shared = serve(algorithm, plan, state.shared, layout.total(mean), some=factors is not None)
-    return receive_all(algorithm, program, plan, State(shared, privates), factors)
+    return finish(algorithm, program, plan, State(state.shared, privates), layout.total(mean), factors)
 
 
 def in_turns(work: Callable, turns: tuple[int, ...], *everyone: tuple | None) -> tuple[tuple, Message]:

@@ -6,8 +6,8 @@ takes it from one message to the next in one compiled program (`turn`).
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -16,8 +16,10 @@ import numpy as np
 
 from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm, Message, Plan
+from twofold.engines.base import State
+from twofold.engines.loop import Iteration, Streams, finish, in_silence, of_clients
 from twofold.errors import ContractError
-from twofold.oracle import Member, Oracle, Program, Sample
+from twofold.oracle import PRICES, Member, Oracle, Program
 from twofold.problem import Problem
 from twofold.tree import Pytree
 from twofold.variables import Variables
@@ -28,84 +30,34 @@ Packet = list[np.ndarray]
 """The arrays of those parts of a message that are sent."""
 
 
-class _Question(NamedTuple):
-    """What an oracle is asked: at which parameters, on which rows, and which gradient is wanted (both, if nothing is said)."""
-
-    w: Pytree = ()
-    beta: Pytree = ()
-    sample: Sample | None = None
-    of: str = "both"
-
-
-Price = Callable[[_Question], tuple[int, int]]
-"""The gradients of a row, in w and in β, that an answer counts as."""
-
-
-def _plain(name: str) -> Any:
-    """The oracle's method of this name, which costs nothing."""
-
-    def method(self: CountingOracle, *arguments: Any, **named: Any) -> Any:
-        return getattr(self.oracle, name)(*arguments, **named)
-
-    return method
-
-
-def _counted(name: str, price: Price) -> Any:
-    """The oracle's method of this name, compiled and counted."""
-    signature = inspect.signature(getattr(Oracle, name))
-
-    def method(self: CountingOracle, *arguments: Any, **named: Any) -> Any:
-        bound = signature.bind(self, *arguments, **named)
-        bound.apply_defaults()
-        asked = dict(list(bound.arguments.items())[1:])
-        question = _Question(**{field: asked[field] for field in _Question._fields if field in asked})
-        rows = self.count if question.sample is None else int(np.count_nonzero(np.asarray(question.sample.weight)))
-        of_w, of_beta = price(question)
-        self.evaluated_w += rows * of_w
-        self.evaluated_beta += rows * of_beta
-        asked.pop("of", None)
-        return _gradient(name, *self.compiled[0][:2], self.compiled[1], *asked.values())
-
-    return method
-
-
-def _in_blocks(of_w: int, of_beta: int) -> Price:
-    """So many gradients in each block, none in an empty one."""
-    return lambda asked: (of_w * (tree.size(asked.w) > 0), of_beta * (tree.size(asked.beta) > 0))
-
-
-def _that_are_used(asked: _Question) -> tuple[int, int]:
-    return _in_blocks(int(asked.of != "beta"), int(asked.of != "w"))(asked)
-
-
 class CountingOracle:
     """An oracle that counts the single-row gradients it is really asked for; its own computations are compiled.
 
     A value comes with its gradient, a Hessian counts as one gradient for each column, and its product with a vector as one.
     """
 
-    sample, order, slice = _plain("sample"), _plain("order"), _plain("slice")
-    trained_on, halves = _plain("trained_on"), _plain("halves")
-    outward, inward = _plain("outward"), _plain("inward")
-    gradient_w = _counted("gradient_w", _in_blocks(1, 0))
-    gradient_beta = _counted("gradient_beta", _in_blocks(0, 1))
-    gradients = _counted("gradients", _in_blocks(1, 1))
-    plain_gradients = _counted("plain_gradients", _that_are_used)
-    loss_gradient = _counted("loss_gradient", lambda asked: (int(asked.of == "w"), int(asked.of == "beta")))
-    value_and_gradient_w = _counted("value_and_gradient_w", _in_blocks(1, 0))
-    value_and_gradient_beta = _counted("value_and_gradient_beta", _in_blocks(0, 1))
-    hessian_w = _counted("hessian_w", lambda asked: _in_blocks(tree.size(asked.w), tree.size(asked.w))(asked))
-    hessian_beta = _counted("hessian_beta", lambda asked: (0, tree.size(asked.beta)))
-    hessian_beta_times = _counted("hessian_beta_times", _in_blocks(0, 1))
-    row_gradients_beta = _counted("row_gradients_beta", _in_blocks(0, 1))
-
     def __init__(self, problem: Problem, m: int) -> None:
         self._member, self._program = problem.member(m), problem.program()
         self.oracle = self._program.oracle(self._member)
-        # Plain numbers, so that an algorithm's own arithmetic happens in Python.
-        self.count, self.weight = int(self._member.count), self._member.weight
-        self.scale, self.capacity, self.position = self.oracle.scale, self.oracle.capacity, m
+        self.count, self.position = int(self._member.count), m  # plain numbers, so that arithmetic happens in Python
         self.evaluated_w = self.evaluated_beta = 0
+
+    def __getattr__(self, name: str) -> Any:
+        """What the oracle has by this name; a method with a price is compiled and counted."""
+        return partial(self._ask, name) if name in PRICES else getattr(self.oracle, name)
+
+    def _ask(self, method: str, *arguments: Any, **named: Any) -> Any:
+        price = PRICES[method]
+        bound = price.signature.bind(self.oracle, *arguments, **named)
+        bound.apply_defaults()
+        asked = {name: value for name, value in bound.arguments.items() if name != "self"}
+        sample, of = asked.get("sample"), asked.pop("of", "both")
+        rows = self.count if sample is None else int(np.count_nonzero(np.asarray(sample.weight)))
+        times = rows if price.each is None else rows * tree.size(asked[price.each])
+        # An empty block has no gradient.
+        self.evaluated_w += times * price.w * (of != "beta" and tree.size(asked.get("w", 0.0)) > 0)
+        self.evaluated_beta += times * price.beta * (of != "w" and tree.size(asked.get("beta", 0.0)) > 0)
+        return _gradient(method, *self.compiled[0][:2], self.compiled[1], *asked.values())
 
     def hessian_beta_along(self, w: Pytree, beta: Pytree) -> Callable[[Pytree], Pytree]:
         """v ↦ p_m ∇²_ββ f_m v, where every product is counted."""
@@ -144,7 +96,7 @@ class ClientSide:
     ) -> None:
         self.name = problem.clients.names[m]
         self._algorithm = algorithm
-        self._oracle = CountingOracle(problem, m)
+        self._oracle: Any = CountingOracle(problem, m)
         key = randomness.root(seed)
         self._common, self._own = randomness.common(key), randomness.salted(randomness.private(key, m), salt)
         self.shared = algorithm.init(w)
@@ -212,25 +164,15 @@ def _turn(
     t: jax.Array, shared: Pytree, private: Pytree, mean: Message,
 ) -> Turn:  # fmt: skip
     """See `ClientSide.turn`; k and t are data, so nothing compiles again."""
-    oracle = program.oracle(member)
-
-    def finish(plan: Plan, state: tuple[Pytree, Pytree], mean: Message) -> tuple[Pytree, Pytree]:
-        after = algorithm.server(plan, state[0], mean)
-        return after, algorithm.receive(plan, after, state[1], oracle)
-
-    def alone(i: jax.Array, state: tuple[Pytree, Pytree]) -> tuple[Pytree, Pytree]:
-        plan = algorithm.plan(common, i)
-        moved, message = algorithm.client(plan, *state, oracle, randomness.of(own, i))
-        return finish(plan, (state[0], moved), tree.zeros(message))
-
-    before = (shared, private)
-    finished = jax.lax.cond(
-        k >= 0, lambda: finish(algorithm.plan(common, k), before, mean), lambda: tree.arrays(before)
+    stack, private, own = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], (member, private, own))
+    program, streams = program._replace(stacks=(stack,)), Streams(common, (own,))
+    finished, settled = _settle(algorithm, program, streams, k, t, State(shared, (private,)), mean)
+    now = Iteration(t, algorithm.plan(common, t), settled.shared)
+    begun, message = of_clients(algorithm, program.objective, program.variables, now, stack, settled.privates[0], own)
+    (finished_own, settled_own, begun, message) = jax.tree.map(
+        lambda leaf: leaf[0], (finished.privates[0], settled.privates[0], begun, message)
     )
-    settled = jax.lax.fori_loop(k + 1, t, alone, finished)
-    now, mine = settled
-    begun, message = algorithm.client(algorithm.plan(common, t), now, mine, oracle, randomness.of(own, t))
-    return Turn(finished, settled, begun, message)
+    return Turn((finished.shared, finished_own), (settled.shared, settled_own), begun, message)
 
 
 @jax.jit
@@ -238,14 +180,20 @@ def _serve(
     algorithm: Algorithm, common: jax.Array, k: jax.Array, t: jax.Array, shared: Pytree, mean: Message
 ) -> Pytree:
     """The shared state from iteration k, finished with its mean, through silent ones up to t."""
+    nobody = Program(None, None, ())  # type: ignore[arg-type]
+    return _settle(algorithm, nobody, Streams(common, ()), k, t, State(shared, ()), mean)[1].shared
 
-    def alone(i: jax.Array, shared: Pytree) -> Pytree:
-        return algorithm.server(algorithm.plan(common, i), shared, tree.zeros(mean))
 
-    after = jax.lax.cond(
-        k >= 0, lambda: algorithm.server(algorithm.plan(common, k), shared, mean), lambda: tree.arrays(shared)
-    )
-    return jax.lax.fori_loop(k + 1, t, alone, after)
+def _settle(
+    algorithm: Algorithm, program: Program, streams: Streams, k: jax.Array, t: jax.Array, state: State, mean: Message
+) -> tuple[State, State]:
+    """The states after iteration k, finished with its mean (−1: there is none), and before t, with silent ones in between."""
+
+    def finished(state: State) -> State:
+        return finish(algorithm, program, algorithm.plan(streams.common, k), state, mean)
+
+    after = jax.lax.cond(k >= 0, finished, tree.arrays, state)
+    return after, in_silence(algorithm, program, streams, k + 1, t, after, tree.zeros(mean))
 
 
 def pack(sends: Message, message: Message) -> Packet:

@@ -24,22 +24,8 @@ import numpy as np
 from twofold import kernels, randomness, tree
 from twofold import metrics as measure
 from twofold.algorithms.base import Algorithm, Message
-from twofold.engines import memory
+from twofold.engines import loop, memory
 from twofold.engines.base import Engine, Factors, Point, Snapshots, Starts, State, each_start, in_order, in_parts
-from twofold.engines.loop import (
-    Iteration,
-    Layout,
-    client_streams,
-    clients_of,
-    first_state,
-    mean_message,
-    only_present,
-    receive_all,
-    receives,
-    report,
-    serve,
-    step,
-)  # fmt: skip
 from twofold.engines.schedule import Schedule, footprint
 from twofold.errors import InputError
 from twofold.oracle import Member, Program
@@ -174,7 +160,7 @@ class Streamed(Engine):
 
     def _settle(self) -> None:
         """Do the `receive` that is still to come."""
-        if self._waiting >= 0 and receives(self.algorithm):
+        if self._waiting >= 0 and loop.receives(self.algorithm):
             waiting = np.int32(self._waiting)
             for i, one in enumerate(self._chunks):
                 state, present = State(self.shared, (self._kept.get(i, one),)), self._of_chunk(one, self._present)
@@ -275,13 +261,13 @@ class _Kept:
         return np.lib.format.open_memmap(file, "w+", leaf.dtype, shape)
 
 
-_streams = jax.jit(client_streams)
-_show = partial(jax.jit, static_argnums=2)(report)
+_streams = jax.jit(loop.client_streams)
+_show = partial(jax.jit, static_argnums=2)(loop.report)
 
 
 @jax.jit
 def _first(algorithm: Algorithm, program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> State:
-    return first_state(algorithm, program, *program.inward(w, parts))
+    return loop.first_state(algorithm, program, *program.inward(w, parts))
 
 
 @partial(jax.jit, static_argnames="silent", donate_argnums=3)
@@ -293,23 +279,27 @@ def _turn(
 
     Returns the chunk's states, the shared state before the last server step, and the chunk's part of the mean message.
     """
-    client, plan_of, state = clients_of(algorithm, program), partial(algorithm.plan, common), State(shared, (private,))
+    plan_of, state = partial(algorithm.plan, common), State(shared, (private,))
 
     def receive(state: State) -> State:
-        return receive_all(algorithm, program, plan_of(jnp.maximum(when.waiting, 0)), state, waiting)
+        return loop.receive_all(algorithm, program, plan_of(jnp.maximum(when.waiting, 0)), state, waiting)
 
-    def in_silence(k: jax.Array, state: State) -> State:
-        return step(algorithm, program, Layout(), state, plan_of(k), (stream,), k, silent=True, client=client)
+    def begin(state: State) -> tuple[Pytree, Message]:
+        """The last iteration up to this chunk's part of the mean message."""
+        now = loop.Iteration(last, plan_of(last), state.shared)
+        both = algorithm, program.objective, program.variables
+        moved, messages = loop.of_clients(*both, now, stack, state.privates[0], stream)
+        (private,) = loop.only_present(factors, (moved,), state.privates)
+        return private, loop.mean_message(algorithm, now, [stack.share], [messages], factors)
 
-    if receives(algorithm):
+    if loop.receives(algorithm):
         state = jax.lax.cond(when.waiting >= 0, receive, lambda state: state, state)
     (stack,), last = program.stacks, jnp.asarray(when.end) - 1
     if silent:
-        state = jax.lax.fori_loop(when.first, last, in_silence, state)
-    now = Iteration(last, plan_of(last), state.shared)
-    moved, messages = client(now, stack, state.privates[0], stream)
-    (private,) = only_present(factors, (moved,), state.privates)
-    return private, state.shared, mean_message(algorithm, now, [stack.share], [messages], factors)
+        nothing = tree.zeros(jax.eval_shape(begin, state)[1])
+        state = loop.in_silence(algorithm, program, loop.Streams(common, (stream,)), when.first, last, state, nothing)
+    private, message = begin(state)
+    return private, state.shared, message
 
 
 @jax.jit
@@ -319,7 +309,7 @@ def _add(total: Message, part: Message) -> Message:
 
 @partial(jax.jit, static_argnums=5)
 def _finish(algorithm: Algorithm, common: jax.Array, k: jax.Array, shared: Pytree, mean: Message, some: bool) -> Pytree:
-    return serve(algorithm, algorithm.plan(common, k), shared, mean, some)
+    return loop.serve(algorithm, algorithm.plan(common, k), shared, mean, some)
 
 
 @jax.jit
@@ -327,7 +317,7 @@ def _receive(
     algorithm: Algorithm, program: Program, common: jax.Array, k: jax.Array, state: State,
     factors: tuple[jax.Array] | None,
 ) -> Pytree:  # fmt: skip
-    return receive_all(algorithm, program, algorithm.plan(common, k), state, factors).privates[0]
+    return loop.receive_all(algorithm, program, algorithm.plan(common, k), state, factors).privates[0]
 
 
 @partial(jax.jit, static_argnums=0)
