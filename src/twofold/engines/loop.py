@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm, Message, Plan, turn_of
@@ -151,7 +152,7 @@ def finish(
 
 
 def in_silence(
-    algorithm: Algorithm, program: Program, streams: Streams, first: jax.Array, end: jax.Array, state: State,
+    algorithm: Algorithm, program: Program, streams: Streams, first: ArrayLike, end: ArrayLike, state: State,
     nothing: Message,
 ) -> State:  # fmt: skip
     """The iterations first … end−1, in which nothing is sent: `nothing` is a message of zeros.
