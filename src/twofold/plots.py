@@ -3,6 +3,8 @@
 `tw.plot(results)` draws the course of runs: medians and bands over seeds, theory's line and the lower bound. `clients` draws
 one dot per client of a comparison. A method looks the same everywhere (`twofold.looks`).
 """
+# Matplotlib's keyword arguments are untyped.
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import os
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -159,7 +161,7 @@ class _Curve(NamedTuple):
     look: Look
 
 
-def _named(results: Any) -> dict[str, list[Result]]:
+def _named(results: Runs) -> dict[str, list[Result]]:
     """The runs by name: the dict's, or the algorithm's."""
     if isinstance(results, Mapping):
         found = {str(name): _runs(value) for name, value in results.items()}
@@ -173,17 +175,19 @@ def _named(results: Any) -> dict[str, list[Result]]:
     return found
 
 
-def _runs(value: Any) -> list[Result]:
-    runs = [value] if isinstance(value, Result) else list(value) if isinstance(value, Iterable) else [value]
-    for run in runs:
+def _runs(value: object) -> list[Result]:
+    given = [value] if isinstance(value, Result) or not isinstance(value, Iterable) else cast("Iterable[object]", value)
+    runs: list[Result] = []
+    for run in given:
         if not isinstance(run, Result):
             raise KindError(f"tw.plot draws what tw.solve gave (a Result or a Results), got {type(run).__name__}.")
+        runs.append(run)
     return runs
 
 
 def _method(run: Result) -> str:
-    """The name of a run's algorithm; a loaded result has it in a dict."""
-    return str(run.algorithm["name"] if isinstance(run.algorithm, dict) else run.algorithm.name)
+    """The name of a run's algorithm."""
+    return str(run.settings["name"])
 
 
 def _metric(named: Iterable[list[Result]]) -> str:
@@ -196,7 +200,7 @@ def _metric(named: Iterable[list[Result]]) -> str:
 
 def _optimum(problem: Problem) -> Optimum | None:
     """The optimum, where there is one to be had."""
-    if not isinstance(problem, Problem):
+    if not isinstance(problem, Problem):  # pyright: ignore[reportUnnecessaryIsInstance]  (users may pass anything)
         raise KindError(f"The second argument of tw.plot is the Problem, got {type(problem).__name__}.")
     if not problem.objective.convex or problem.objective.stages() is not None:
         return None
@@ -254,7 +258,7 @@ def median_and_band(
     grid = grid[grid >= max(values[0] for values in xs)]  # where all seeds have begun
     if len(grid) > most:
         grid = grid[np.unique(np.linspace(0, len(grid) - 1, most).astype(int))]
-    seeds = []
+    seeds: list[Array] = []
     for run, where, values in zip(runs, xs, ys, strict=True):
         held = values[np.searchsorted(where, grid, side="right") - 1]
         seeds.append(np.where(grid > where[-1], np.inf, held) if run.status == "diverged" else held)
@@ -510,7 +514,11 @@ def clients(
             if i and (row.name in baselines) != (comparison.rows[i - 1].name in baselines):
                 axes.axhline(i - 0.66, color=QUIET, linewidth=0.6, linestyle=(0, (1, 3)), zorder=1)
             note = (notes or {}).get(row.name, "")
-            side = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "annotation_clip": False}
+            side: dict[str, Any] = {
+                "xycoords": ("axes fraction", "data"),
+                "textcoords": "offset points",
+                "annotation_clip": False,
+            }
             axes.annotate(row.name, (0, i), xytext=(-8, 4 if note else 0), ha="right", va="center", **side)
             if note:
                 axes.annotate(note, (0, i), xytext=(-8, -7), ha="right", va="center", fontsize=7.5, color=QUIET, **side)

@@ -9,15 +9,18 @@ written out here because on CPUs JAX compiles it to a loop of small kernels, whi
 iteration. Written out, XLA fuses it with the code around it. For the same reason the last `fold_in` is delayed: a key is
 (words, number), and a draw hashes both at once.
 """
+# JAX leaves parts of jax.numpy's signatures (`device=`) and what `jit` gives back untyped.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from twofold import kernels
 
@@ -41,7 +44,7 @@ class Key(NamedTuple):
 
 
 @jax.jit
-def _threefry(words: jax.Array, first: Any, second: Any) -> tuple[jax.Array, jax.Array]:
+def _threefry(words: jax.Array, first: jax.Array, second: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The 20-round Threefry-2x32 hash of two words under a key (Salmon et al. 2011)."""
     k0, k1 = words[0], words[1]
     schedule = (k0, k1, k0 ^ k1 ^ jnp.uint32(0x1BD11BDA))
@@ -82,7 +85,7 @@ def root(seed: int) -> jax.Array:
     return jax.random.key_data(jax.random.key(seed, impl="threefry2x32"))
 
 
-def of(words: jax.Array, number: Any) -> Key:
+def of(words: jax.Array, number: ArrayLike) -> Key:
     """The key of a number, such as an iteration, in a stream.
 
     >>> of(root(0), 3).number.item()
@@ -91,7 +94,7 @@ def of(words: jax.Array, number: Any) -> Key:
     return Key(words, jnp.asarray(number).astype(jnp.uint32))
 
 
-def at(key: Key, number: Any) -> Key:
+def at(key: Key, number: ArrayLike) -> Key:
     """A key derived from another key and a number, such as a local step or a second coin.
 
     >>> first, second = (at(of(root(0), 3), number) for number in (0, 1))
@@ -110,7 +113,7 @@ def common(words: jax.Array) -> jax.Array:
     return hashed(of(words, 0))
 
 
-def private(words: jax.Array, client: Any) -> jax.Array:
+def private(words: jax.Array, client: ArrayLike) -> jax.Array:
     """The stream of client `client`'s own draws.
 
     >>> bool((private(root(0), 0) == private(root(0), 1)).all())
@@ -151,7 +154,7 @@ def bits(key: Key, size: int) -> jax.Array:
 
 
 @_compiled()
-def coin(key: Key, probability: Any) -> jax.Array:
+def coin(key: Key, probability: ArrayLike) -> jax.Array:
     """True with the given probability (never for 0, always for 1), to a precision of 2⁻²⁴.
 
     >>> [bool(coin(of(common(root(0)), k), 0.5)) for k in range(4)]
@@ -184,7 +187,7 @@ def subset(key: Key, size: int, everyone: int) -> jax.Array:
 
 
 @_compiled(2)
-def rows(key: Key, count: Any, size: int) -> jax.Array:
+def rows(key: Key, count: ArrayLike, size: int) -> jax.Array:
     """`size` row numbers of a client with `count` rows, uniform (to within count/2³²), with replacement.
 
     >>> drawn = rows(of(root(0), 0), 10, 4)
@@ -207,7 +210,7 @@ def high(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 @_compiled(2)
-def shuffle(key: Key, count: Any, capacity: int) -> jax.Array:
+def shuffle(key: Key, count: ArrayLike, capacity: int) -> jax.Array:
     """A random order of a client's `count` rows, which does not depend on the padding; padded rows come last.
 
     >>> order = shuffle(of(root(0), 0), 3, 5).tolist()

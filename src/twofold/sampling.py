@@ -5,6 +5,8 @@ its gradient has weight 1/(n b π_j) in a batch of b. Then E‖ĝ − ∇f‖² 
 maximum (`theory.tight.variance`). The weights apply to the data part alone: a ridge or a penalty is the same for every row,
 and must be added once, with weight one.
 """
+# JAX leaves parts of jax.numpy's signatures (`device=`) untyped.
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
@@ -112,7 +114,7 @@ def alias_table(probabilities: ArrayLike, count: ArrayLike | None = None) -> Ali
     alias, kept = np.empty(pi.shape, np.int64), np.empty(pi.shape)
     np.put_along_axis(alias, order, alias_sorted, -1)
     np.put_along_axis(kept, order, kept_sorted, -1)
-    own = np.arange(capacity)
+    own = np.arange(capacity, dtype=np.int64)
     kept = np.clip(np.where(heavy, kept, mass), 0.0, 1.0)
     final = heavy & (np.cumsum(heavy, axis=-1) == last + 1)  # the last heavy row keeps what rounding leaves over
     whole = ~real | final | (kept >= 1)

@@ -127,7 +127,7 @@ def write_tensors(path: Path, tensors: Tensors) -> None:
 def read_tensors(path: Path) -> Tensors:
     """Read a file of tensors; raises an InputError if it is missing or damaged."""
     from safetensors import SafetensorError
-    from safetensors.numpy import load_file
+    from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]
 
     try:
         return load_file(path)

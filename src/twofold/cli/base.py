@@ -1,4 +1,6 @@
 """What the commands share: exit codes, how errors are told, the set-up of JAX, and tables on the terminal."""
+# Typer's `Option` and `Argument` are partly untyped.
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
 """`twofold compare` and `twofold report`: what is in a folder of results, as a table or as a page."""
+# Typer's `Option` and `Argument` are partly untyped.
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 

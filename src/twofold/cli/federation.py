@@ -1,4 +1,6 @@
 """`twofold study|serve|status` for who coordinates a study, and `twofold key|check|join|model` for who takes part in it."""
+# Typer's `Option` and `Argument` are partly untyped.
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, cast
 
 import typer
 
@@ -15,7 +17,7 @@ from twofold.cli.base import friendly, rich_table, set_up_jax, show
 from twofold.errors import InputError
 
 if TYPE_CHECKING:
-    from twofold.federation import Node, Seat, Study
+    from twofold.federation import Identity, Node, Seat, Study
     from twofold.federation.dp import Noise
 
 __all__ = ["FEDERATION_CODES", "check", "init", "join", "key", "model", "serve", "status", "study_app"]
@@ -355,7 +357,11 @@ def check(
     if hidden is not None:
         told |= {"epsilon": hidden.spent(agreed.rounds), "delta": hidden.delta}
     body = [
-        [name, ", ".join(f"{v:.6g}" for v in (value if isinstance(value, list) else [value])), "once"]
+        [
+            name,
+            ", ".join(f"{number:.6g}" for number in cast("list[float]", value if isinstance(value, list) else [value])),
+            "once",
+        ]
         for name, value in told.items()
     ]
     if "loss" in tells and agreed.record:
@@ -439,8 +445,13 @@ def _node(
     identity = None
     if key is not None:
         identity = Identity.read(key if key.exists() else key.with_name(key.name + ".key"))
-    secret = None if identity is None else lambda said: identity.secret("noise", said.encode())
+    secret = None if identity is None else functools.partial(_secret, identity)
     return Node(seat, state, identity=identity, noise=_noise(*privacy, secret), **options)
+
+
+def _secret(identity: Identity, said: str) -> bytes:
+    """What the coordinator cannot guess: the noise of this client follows from it."""
+    return identity.secret("noise", said.encode())
 
 
 def _noise(

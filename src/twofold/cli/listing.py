@@ -1,4 +1,6 @@
 """`twofold list`: everything comes from the registries."""
+# Typer's `Option` and `Argument` are partly untyped.
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
 """`twofold reproduce`: the paper's experiments."""
+# Typer's `Option` and `Argument` are partly untyped.
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
 """`twofold run`."""
+# Typer's `Option` and `Argument` are partly untyped.
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 

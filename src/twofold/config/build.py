@@ -182,7 +182,7 @@ def _with_owners(config: Config, data: Dataset) -> tuple[Clients, Clients | None
     """Clients from data that name each row's client; a share of each client's rows is held out."""
     assert data.owner is not None  # a source with `owned` always returns owners
     clients = Clients.from_groups(data.x, data.y, data.owner, weights=_weights(config))
-    given = {"test": 0.2, "seed": 0} | config.partition.given()
+    given: dict[str, Any] = {"test": 0.2, "seed": 0} | config.partition.given()
     if given["test"] == 0:
         return clients, None, "nothing is held out"
     train, test = clients.split(given["test"], seed=given["seed"])

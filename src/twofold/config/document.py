@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from pydantic import ValidationError
 
@@ -59,7 +59,7 @@ def override(document: Mapping[str, Any], settings: Sequence[str]) -> dict[str, 
     >>> override({"stop": {"rounds": 5}}, ["stop.rounds=7", "output.folder=a b"])
     {'stop': {'rounds': 7}, 'output': {'folder': 'a b'}}
     """
-    out = {name: dict(table) if isinstance(table, dict) else table for name, table in document.items()}
+    out: dict[str, Any] = {name: dict(table) if _is_table(table) else table for name, table in document.items()}
     for setting in settings:
         path, equals, text = setting.partition("=")
         section, dot, key = path.strip().partition(".")
@@ -69,10 +69,15 @@ def override(document: Mapping[str, Any], settings: Sequence[str]) -> dict[str, 
             value = tomllib.loads(f"value = {text.strip()}")["value"]
         except tomllib.TOMLDecodeError:
             value = text.strip()
-        table = out.setdefault(section, {})
-        if isinstance(table, dict):  # otherwise `parse` reports it
+        table: object = out.setdefault(section, {})
+        if _is_table(table):  # otherwise `parse` reports it
             table[key] = value
     return out
+
+
+def _is_table(value: object) -> TypeGuard[dict[str, Any]]:
+    """Whether a value read from TOML is a table, whose keys are strings."""
+    return isinstance(value, dict)
 
 
 def parse(document: Mapping[str, Any], name: str = "config", home: str | Path = ".") -> Config:
@@ -97,7 +102,7 @@ def parse(document: Mapping[str, Any], name: str = "config", home: str | Path = 
 def _validated(section: str, document: Mapping[str, Any], errors: list[str], home: Path) -> Section | None:
     """A checked section; or None, with what is wrong appended to `errors`."""
     content = document.get(section, {})
-    if not isinstance(content, dict):
+    if not _is_table(content):
         errors.append(f"{section} = {in_toml(content)} must be a table: write [{section}] on a line of its own.")
         return None
     selector = SELECTORS.get(section)
@@ -141,11 +146,13 @@ def _with_defaults(
         return content
     if section == "partition":
         data = document.get("data")
-        data = data if isinstance(data, dict) else {}
+        data = data if _is_table(data) else {}
         source = _source(str(data.get("source", "")), home)
         if source is None:
             return None
-        dealt = {"method": "natural"} if source.is_owned(data) else {"method": "by_labels"} | dict(source.partition)
+        dealt: dict[str, Any] = (
+            {"method": "natural"} if source.is_owned(data) else {"method": "by_labels"} | dict(source.partition)
+        )
         return dealt | content
     return {selector: DEFAULT_KIND[section]} | content if section in DEFAULT_KIND else content
 

@@ -6,7 +6,7 @@ import difflib
 import json
 import types
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal, Union, get_args, get_origin
+from typing import Annotated, Literal, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -73,9 +73,10 @@ def in_toml(value: object) -> str:
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(in_toml, value))}]"
+        return f"[{', '.join(map(in_toml, cast('Sequence[object]', value)))}]"
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key} = {in_toml(inside)}' for key, inside in value.items())}}}"
+        items = cast("Mapping[str, object]", value).items()
+        return f"{{{', '.join(f'{key} = {in_toml(inside)}' for key, inside in items)}}}"
     return str(value)
 
 
@@ -87,7 +88,7 @@ def sentences(
     `kinds` holds the model of each kind; a section without kinds has one model, under the name "".
     """
     found: dict[tuple[str, str], list[ErrorDetails]] = {}
-    out = []
+    out: list[str] = []
     for error in mistake.errors():
         if error["type"] == "union_tag_not_found":
             out.append(f"{section}.{selector} is missing: choose from {', '.join(kinds)}.")

@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
 
 from numpy.typing import ArrayLike
 from pydantic import AfterValidator, Field
@@ -81,8 +81,9 @@ def options_of(factory: Callable[..., object], skip: int = 0, kind: str = "") ->
         hints = get_type_hints(factory.func if isinstance(factory, partial) else factory, include_extras=True)
     except NameError:  # a type that only type checkers can see: accept any TOML value
         hints = {}
-    found = []
-    for parameter in list(inspect.signature(factory).parameters.values())[skip:]:
+    found: list[Option] = []
+    parameters = list(inspect.signature(cast("Callable[..., object]", factory)).parameters.values())
+    for parameter in parameters[skip:]:
         annotation, meaning = _without_text(hints.get(parameter.name, Any))
         readable = _readable(annotation)
         if readable is None or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Union, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias, Union, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 from pydantic.fields import FieldInfo
@@ -38,8 +38,12 @@ class Section(BaseModel):
 
 # --- sections without kinds -------------------------------------------------------------------------------------------
 
-_METRICS = (*metrics.BUILT_IN, *metrics.DERIVED)
-_ENGINES = tuple(engines.REGISTRY)
+if TYPE_CHECKING:
+    MetricName: TypeAlias = str
+    EngineName: TypeAlias = engines.EngineName
+else:  # what is registered, which only running the program tells
+    MetricName = Literal[(*metrics.BUILT_IN, *metrics.DERIVED)]
+    EngineName = Literal[tuple(engines.REGISTRY)]
 
 
 class Stop(Section):
@@ -55,7 +59,7 @@ class Stop(Section):
 class Record(Section):
     """Which metrics are recorded during a run, and how often."""
 
-    metrics: list[Literal[_METRICS]] = Field(["loss"], description="what to evaluate")  # type: ignore[valid-type]
+    metrics: list[MetricName] = Field(["loss"], description="what to evaluate")
     every: int = Field(1, ge=1, description="record every this many rounds; a larger number is faster")
 
 
@@ -64,7 +68,7 @@ class Run(Section):
 
     seed: int | None = Field(None, ge=0, description="the seed, 0 if not given")
     seeds: int | list[int] | None = Field(None, description="several seeds at once: a list, or a number n for 0 … n−1")
-    engine: Literal[_ENGINES] = Field("simulate", description="which engine runs it")  # type: ignore[valid-type]
+    engine: EngineName = Field("simulate", description="which engine runs it")
     chunk: int | None = Field(None, ge=1, description="clients processed at a time; by free memory if not given")
     state: Literal["device", "host", "disk"] | None = Field(
         None, description="where the private state of waiting clients is kept"

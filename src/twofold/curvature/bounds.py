@@ -189,7 +189,7 @@ def _rows_of(model: BlockCurvature, features: Features | None, factor: Array, ro
         if roots is not None:
             mine = roots if len(roots) == 1 else roots[positions]
             z = z @ mine if mine.ndim == 3 else z * mine.reshape(len(mine), 1, -1)
-        place = offsets[positions][:, None] + np.arange(rows.shape[1])
+        place = offsets[positions][:, None] + np.arange(rows.shape[1], dtype=np.int64)
         found[place] = factor[positions][:, None] * np.sum(z * z, axis=-1)
     return found
 

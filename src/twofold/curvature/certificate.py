@@ -11,6 +11,8 @@ An allowance for rounding is added, so that it stays a bound in float32. With un
 at most ε·(8 + √n + √d) times the size of its terms, because the error of a sum of n numbers usually grows like √n (n at worst).
 The sums computed here get the same allowance.
 """
+# What JAX's transformations (`jit`, `vmap`, `tree.map`) hand on and give back is untyped.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
 """Choose a change of variables by forecasting what each saves in rounds and costs before the first round."""
+# JAX leaves parts of jax.numpy's signatures (`device=`) untyped.
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
@@ -88,7 +90,7 @@ def forecasts(
     some = model.of_clients(np.linspace(0, model.M - 1, SEVERAL).astype(np.int64)) if few else model
     some = some.likely()
     scale = scale * math.sqrt(model.M / some.M)
-    found = []
+    found: list[Forecast] = []
     for kind in kinds:
         changed = None if kind is None else build(some, scale, kind)
         below = arrow(some, scale, changed)

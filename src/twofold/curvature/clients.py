@@ -35,16 +35,16 @@ def of_each(model: BlockCurvature, scale: float) -> EachClient:
     low_w, low_beta = _bottoms(model)
     mu_beta = model.low * model.data.bb * low_beta + model.fixed.bb
     if model.private is None:
-        mu, L = s * s * (model.low * model.data.ww * low_w + model.fixed.ww), s * s * of_w
+        mu, top = s * s * (model.low * model.data.ww * low_w + model.fixed.ww), s * s * of_w
     elif model.shared is None:
-        mu, L = p * mu_beta, p * of_beta
+        mu, top = p * mu_beta, p * of_beta
     else:
         low = model.low * low_beta if model.together else np.zeros(model.M)
         mu = _ends(*_scaled(model, low, s))[0]
-        L = s * s * of_w + p * of_beta
+        top = s * s * of_w + p * of_beta
         if model.together:
-            L = np.minimum(L, _ends(*_scaled(model, model.high * top_w, s))[1])
-    return EachClient(p, np.maximum(mu, 0.0), L, s * s * of_w, of_beta, mu_beta)
+            top = np.minimum(top, _ends(*_scaled(model, model.high * top_w, s))[1])
+    return EachClient(p, np.maximum(mu, 0.0), top, s * s * of_w, of_beta, mu_beta)
 
 
 def _bottoms(model: BlockCurvature) -> tuple[Array, Array]:

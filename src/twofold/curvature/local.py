@@ -1,4 +1,6 @@
 """Curvature where there is no formula: Lanczos on Hessian-vector products, vectorised over clients and rows."""
+# What JAX's transformations (`jit`, `vmap`, `tree.map`) hand on and give back is untyped.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 

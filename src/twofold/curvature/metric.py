@@ -10,6 +10,8 @@ Each factor comes from the upper bound of its own block (see `model`), as R Rᵀ
 The server needs only sums over clients, and nothing at all if the w-block contains no data (as in the mixture). Every factor is
 symmetric, R = Rᵀ. A matrix acts on the features of each class; an intercept counts as one more feature.
 """
+# What JAX's transformations (`jit`, `vmap`, `tree.map`) hand on and give back is untyped.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 

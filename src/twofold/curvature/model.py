@@ -14,6 +14,8 @@ with k = κ_low below and k = κ above, as matrices. `data` holds (u, v, t) and 
 Everything here is in real, unscaled w and without the client's weight p_m; the blocks of F itself are s²Σp_m H^ww, s·p_m H^wβ
 and p_m H^ββ.
 """
+# What JAX's transformations (`jit`, `vmap`, `tree.map`) hand on and give back is untyped.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from twofold import kernels
 from twofold.algorithms.base import Footprint
@@ -20,7 +20,7 @@ from twofold.errors import InputError
 
 __all__ = ["REGISTRY", "Engine", "EngineName", "Messages", "Sharded", "Simulate", "Streamed", "choose"]
 
-EngineName = Literal["simulate", "streamed", "sharded", "messages", "flower"]
+EngineName: TypeAlias = Literal["simulate", "streamed", "sharded", "messages", "flower"]
 REGISTRY: dict[str, type[Engine]] = {
     "simulate": Simulate, "messages": Messages, "sharded": Sharded, "streamed": Streamed,
 }  # fmt: skip

@@ -1,6 +1,6 @@
 """A new client: w stays as it is, and β is found from the client's few rows by Newton's method, to a certified gap."""
-# JAX leaves parts of jit's signature untyped.
-# pyright: reportUnknownMemberType=false
+# What JAX's transformations (`jit`, `vmap`, `tree.map`) hand on and give back is untyped.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 

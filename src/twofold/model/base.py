@@ -1,6 +1,6 @@
 """A model that travels: what every client predicts with, what rows it takes, and where it comes from."""
-# JAX leaves parts of its pytree functions untyped.
-# pyright: reportUnknownMemberType=false
+# What JAX's transformations (`jit`, `vmap`, `tree.map`) hand on and give back is untyped.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 

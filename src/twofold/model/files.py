@@ -1,4 +1,6 @@
 """A model's two files: `model.safetensors` holds the numbers, `model.json` all that gives them a meaning."""
+# What JAX's pytree functions hand on and give back is untyped.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What rows a model takes, and one sentence for rows that do not fit: their width, their names, their kind of numbers."""
 # JAX leaves paths into pytrees untyped.
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def as_codes(y: Any, classes: Sequence[Any] | None, client: Name) -> NDArray[Any
     if classes is None:
         return labels
     numbers = {label: code for code, label in enumerate(classes)}
-    plain = [label.item() if isinstance(label, np.generic) else label for label in labels.ravel()]
+    plain: list[Any] = [label.item() if isinstance(label, np.generic) else label for label in labels.ravel()]
     for row, label in enumerate(plain):
         if label not in numbers:
             raise InputError(

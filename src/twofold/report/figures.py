@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from twofold import looks
 from twofold.looks import METHODS
@@ -39,7 +39,7 @@ def payload(chapter: Chapter, series: Sequence[Series], published: Sequence[Seri
     values = distinct(chapter, series)
     lines, panels = layout(chapter, values)
     names = {field: titles(field, values[field], chapter, series) for field in FIELDS}
-    selectors = []
+    selectors: list[dict[str, Any]] = []
     for field in FIELDS:
         if field not in (lines, panels, *chapter.together) and values[field]:
             both = field == "variant" and len(values[field]) > 1
@@ -82,8 +82,8 @@ def curve(series: Series, pool: Pool) -> dict[str, Any]:
 
 def drawable(series: Series) -> bool:
     """Whether a series can be drawn: it has several values and an axis to draw them against."""
-    mean = series.get("mean")
-    return isinstance(mean, list) and len(mean) > 1 and any(_fits(series.get(key), mean) for key in AXES)
+    mean = _entries(series.get("mean"))
+    return len(mean) > 1 and any(_fits(series.get(key), mean) for key in AXES)
 
 
 def at(series: Series) -> dict[str, Any]:
@@ -93,8 +93,12 @@ def at(series: Series) -> dict[str, Any]:
 
 def distinct(chapter: Chapter, series: Sequence[Series]) -> dict[str, list[Any]]:
     """The distinct values of each field: known ones in their usual order, numbers by size, the rest as they come."""
-    found = {}
-    known = {"variant": VARIANTS, "metric": chapter.metrics or tuple(METRICS), "method": tuple(METHODS)}
+    found: dict[str, list[Any]] = {}
+    known: dict[str, Sequence[Any]] = {
+        "variant": VARIANTS,
+        "metric": chapter.metrics or tuple(METRICS),
+        "method": tuple(METHODS),
+    }
     for field in FIELDS:
         unique = [value for value in dict.fromkeys(s.get(field) for s in series) if value is not None]
         if all(isinstance(value, int | float) for value in unique):
@@ -127,7 +131,7 @@ def _sorted(series: Sequence[Series], values: Mapping[str, list[Any]]) -> list[S
 def _styles(field: str, values: Sequence[Any], names: Sequence[str]) -> list[dict[str, Any]]:
     """A colour, a dash and a symbol for each line; a method keeps the same ones on the whole page."""
     found = looks.looks(str(value) for value in values) if field == "method" else {}
-    styles = []
+    styles: list[dict[str, Any]] = []
     for i, value in enumerate(values or [None]):
         look = found.get(str(value)) or looks.look("", i)
         name = names[i] if names else ""
@@ -153,7 +157,7 @@ def _point(published: Series, series: Sequence[Series]) -> dict[str, Any]:
     return point
 
 
-def number(value: Any) -> float | int | None:
+def number(value: object) -> float | int | None:
     """The value if it is a finite number, else None: JSON has no NaN.
 
     >>> number(0.5), number(float("inf")), number("x"), number(True)
@@ -164,8 +168,14 @@ def number(value: Any) -> float | int | None:
     return value
 
 
-def _fits(values: Any, mean: Sequence[Any]) -> bool:
-    return isinstance(values, list) and len(values) == len(mean) and any(number(value) is not None for value in values)
+def _entries(values: object) -> list[object]:
+    """The entries of a JSON list; none of anything else."""
+    return cast("list[object]", values) if isinstance(values, list) else []
+
+
+def _fits(values: object, mean: Sequence[object]) -> bool:
+    entries = _entries(values)
+    return len(entries) == len(mean) and any(number(entry) is not None for entry in entries)
 
 
 def _short(values: Iterable[Any], digits: int = 5) -> list[float | int | None]:

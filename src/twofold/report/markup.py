@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from twofold.extras import require
 
@@ -83,9 +83,10 @@ def plain(value: object) -> str:
     'jax 0.10, seeds 0; 1'
     """
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {plain(inside)}" for key, inside in value.items())
+        items = cast("Mapping[str, object]", value).items()
+        return ", ".join(f"{key} {plain(inside)}" for key, inside in items)
     if isinstance(value, list):
-        return "; ".join(plain(inside) for inside in value)
+        return "; ".join(map(plain, cast("list[object]", value)))
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 

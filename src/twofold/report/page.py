@@ -135,7 +135,7 @@ def _series(run: Run, line: str) -> list[dict[str, Any]]:
 
 def _at(results: Sequence[Any], column: str, rounds: NDArray[np.float64]) -> NDArray[np.float64]:
     """The median over seeds of a cost column at these rounds."""
-    found = []
+    found: list[NDArray[np.float64]] = []
     for result in results:
         place = np.searchsorted(np.asarray(result.history["round"], float), rounds, side="right") - 1
         found.append(np.asarray(result.history[column], float)[np.maximum(place, 0)])
@@ -164,9 +164,10 @@ def _swept(runs: Sequence[Run]) -> tuple[str, list[dict[str, Any]]] | None:
     out: list[dict[str, Any]] = []
     for line, group in groups.items():
         ordered = sorted(group, key=lambda run: float(run.settings[key]))
-        for part, name in ((lambda g: g.mean, "mean over clients"), (lambda g: g.worst, "worst client")):
-            values = [float(part(run.grades)) for run in ordered]
-            where = [float(run.settings[key]) for run in ordered]
+        grades = [run.grades for run in ordered if run.grades is not None]
+        where = [float(run.settings[key]) for run in ordered]
+        means, worst = [grade.mean for grade in grades], [grade.worst for grade in grades]
+        for values, name in ((means, "mean over clients"), (worst, "worst client")):
             out.append(
                 {
                     "method": f"{line}, {name}".strip(", "),
@@ -196,9 +197,8 @@ def _is_number(value: Any) -> bool:
 
 def _shown(run: Run, label: str) -> Shown:
     first = run.results[0]
-    hyper = first.algorithm if isinstance(first.algorithm, dict) else {}
     told = ", ".join(
-        f"{name} = {_short(value)}" for name, value in hyper.items() if name != "name" and value is not None
+        f"{name} = {_short(value)}" for name, value in first.settings.items() if name != "name" and value is not None
     )
     about = {key: run.about[key] for key in ("objective", "equation", "data", "environment") if run.about.get(key)}
     ends = {name: _short(float(first.history[name][-1])) for name in first.history if name in METRICS}

@@ -75,8 +75,7 @@ class Run:
     @property
     def algorithm(self) -> str:
         """The name of the method that ran."""
-        found = self.results[0].algorithm
-        return str(found["name"] if isinstance(found, dict) else found.name)
+        return str(self.results[0].settings["name"])
 
     @property
     def told_by(self) -> str | None:
@@ -138,7 +137,9 @@ def _read(folder: Path, name: str) -> Run:
             document = tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))
         else:
             document = _of_model(folder, results)
-        about = json.loads((folder / ABOUT).read_text(encoding="utf-8")) if (folder / ABOUT).is_file() else {}
+        about: dict[str, Any] = (
+            json.loads((folder / ABOUT).read_text(encoding="utf-8")) if (folder / ABOUT).is_file() else {}
+        )
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"The run in {folder} cannot be read ({error}): run it again, or move it away.") from error
     return Run(name, folder, document, results, _grades(folder, document, about), about)

@@ -54,9 +54,9 @@ def labels(runs: Sequence[Run]) -> list[str]:
     short = {key: key.split(".", 1)[1] for key in keys}
     if len(set(short.values())) < len(keys):
         short = {key: key for key in keys}
-    named = []
+    named: list[str] = []
     for run in runs:
-        parts = []
+        parts: list[str] = []
         for key in keys:
             value = run.settings.get(key)
             if value is None:
@@ -233,7 +233,9 @@ def _chance(best: NDArray[np.float64], other: NDArray[np.float64], name: str) ->
     """Whether other seeds would likely give the same winner."""
     if len(best) < 3 or len(other) < 3:
         return "With so few seeds, that may be chance: --seeds 10 would tell."
-    share = float(np.mean(best[:, None] < other[None, :]) + 0.5 * np.mean(best[:, None] == other[None, :]))
+    wins = np.mean(np.less.outer(best, other))
+    ties = np.mean(np.equal.outer(best, other))
+    share = float(wins + 0.5 * ties)
     return f"A seed of the best is below a seed of {name} in {share:.0%} of all pairs."
 
 
@@ -249,7 +251,8 @@ def _by_grades(runs: Sequence[tuple[Run, str]]) -> tuple[str | None, list[str]]:
         return None, ["They have different clients, so grades cannot be compared client by client."]
     order = sorted(found, key=lambda name: -found[name].mean)
     best = order[0]
-    told, same = [], []
+    told: list[str] = []
+    same: list[str] = []
     for name in order[1:]:
         apart = found[best].personal - found[name].personal
         low, high = _interval(apart[~np.isnan(apart)])

@@ -3,6 +3,8 @@
 `forecast` turns the rates of `theory.rates` into a table for one problem; `cost_of_rounds` counts what a number of rounds
 costs exactly, since the coins of a run are known beforehand. Nothing is trained here.
 """
+# What JAX's transformations (`jit`, `vmap`, `tree.map`) hand on and give back is untyped.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 

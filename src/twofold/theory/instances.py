@@ -18,10 +18,13 @@ Where this differs from the print, on purpose:
 - Both ends are free: A_11 is 1 + c, not 2 + c. The constants and the minimiser are then exact in d dimensions too.
 - Off-diagonals of +1 and the sign of e_1 only change signs of coordinates; these are the usual ones.
 """
+# JAX leaves parts of jax.numpy's signatures (`device=`) untyped.
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
 import math
+import numbers
 from typing import Any, NamedTuple
 
 import jax
@@ -50,7 +53,7 @@ class Chain(NamedTuple):
     0.5
     """
 
-    stiffness: Any
+    stiffness: Any  # numbers; traced ones in a compiled program
     ridge: Any
     pull: Any
 
@@ -143,7 +146,8 @@ class LowerBound(Objective):
 
     def constants(self, clients: Clients, scale: float) -> Constants:
         """μ = min{s²c_w, c_β/M}/n, 𝓛^w = s²(2a_w/s_g + c_w), 𝓛^β = (4cos²(π/2d) a_β + c_β)/M, L = 𝓛/n; all attained."""
-        low, top = [], {"w": 0.0, "beta": 0.0}
+        low: list[Any] = []
+        top: dict[str, Any] = {"w": 0.0, "beta": 0.0}
         if self.shared is not None:
             links = 2 / self.shares[1] if self.d_w > 1 else 0.0
             low.append(scale**2 * self.shared.ridge)
@@ -210,25 +214,25 @@ def lower_bound_instance(
     >>> round(c.L_w / c.mu, 6), round(c.L_beta / c.mu, 6)
     (16.0, 4.0)
     """
-    M, n = _whole("M", M, 2 if kappa_w is not None else 1), _whole("n", n, 1)
+    clients, rows = _whole("M", M, 2 if kappa_w is not None else 1), _whole("n", n, 1)
     mu = positive("mu", mu)
     if kappa_w is None and kappa_beta is None:
         raise InputError("The lower-bound instance needs at least one block: give kappa_w or kappa_beta.")
     d_w = _dimension("dimension", dimension, "kappa_w", kappa_w)
     d_beta = _dimension("dimension_beta", dimension_beta, "kappa_beta", kappa_beta)
-    scale2 = 1 / M if kappa_w is not None and kappa_beta is not None else 1.0  # the s² that Problem will choose
-    shared = None if kappa_w is None else _chain(kappa_w, 2 / ((M // 2) / M), n * mu / scale2)
-    private = None if kappa_beta is None else _chain(kappa_beta, _longest_wave(d_beta), n * M * mu)
-    problem = Problem(LowerBound(shared, private, M, n, d_w, d_beta), _clients(M, n))
-    problem._optimum = _optimum(problem)
+    scale2 = 1 / clients if kappa_w is not None and kappa_beta is not None else 1.0  # the s² that Problem will choose
+    shared = None if kappa_w is None else _chain(kappa_w, 2 / ((clients // 2) / clients), rows * mu / scale2)
+    private = None if kappa_beta is None else _chain(kappa_beta, _longest_wave(d_beta), rows * clients * mu)
+    problem = Problem(LowerBound(shared, private, clients, rows, d_w, d_beta), _clients(clients, rows))
+    problem._optimum = _optimum(problem)  # pyright: ignore[reportPrivateUsage]  (the closed form replaces the numerical optimum)
     return problem
 
 
-def _whole(name: str, value: Any, least: int) -> int:
-    if not isinstance(value, int | float | np.number) or value != int(value) or value < least:
+def _whole(name: str, value: object, least: int) -> int:
+    if not isinstance(value, numbers.Real) or not float(value).is_integer() or value < least:
         why = ": one client alone need not communicate" if name == "M" and least == 2 else ""
         raise InputError(f"{name} must be a whole number ≥ {least}, got {name}={value!r}{why}.")
-    return int(value)
+    return int(float(value))
 
 
 def _dimension(name: str, given: int | None, of: str, kappa: float | None) -> int:

@@ -172,11 +172,12 @@ def tight(sigma: tuple[float, float], rho: tuple[float, float], L: float, mu: fl
 
     found = None if eta is None else float(at(np.asarray(eta, np.float64))[0])
     if not found:
-        ladder = _ladder(L, sigma[0] + sigma[1], 64)
+        ladder: Array = _ladder(L, sigma[0] + sigma[1], 64)
         for _ in range(3):  # finer each time, between the neighbours of the best
             best = int(np.argmax(at(ladder)[0]))
             eta = float(ladder[best])
-            ladder = np.linspace(ladder[max(best - 1, 0)], ladder[min(best + 1, len(ladder) - 1)], 33)
+            low, high = float(ladder[max(best - 1, 0)]), float(ladder[min(best + 1, len(ladder) - 1)])
+            ladder = np.linspace(low, high, 33)
     assert eta is not None
     return steps(sigma, rho, L, mu, eta)
 

@@ -13,9 +13,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path as FilePath
 from types import ModuleType
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import jax
 import numpy as np
@@ -35,6 +36,7 @@ from twofold.objectives.weight_sharing import WeightSharing
 from twofold.problem import Problem
 from twofold.result import Ledger, Result
 from twofold.solver import solve
+from twofold.tree import Pytree
 from twofold.tune.choice import Gain, Judge
 from twofold.tune.path import Fit, Path, assign
 
@@ -171,7 +173,7 @@ class Tuned:
 
         numbers = [s for s in self.strengths[1:-1] if isinstance(s, float)]
         inner = slice(1, len(self.strengths) - 1)
-        with matplotlib.rc_context(STYLE):
+        with matplotlib.rc_context(STYLE):  # pyright: ignore[reportUnknownMemberType]
             figure = Figure(figsize=(6.4, 3.6), layout="constrained")
             axes: Any = figure.add_subplot()
             x: Any = numbers if len(numbers) == len(self.strengths) - 2 else range(len(self.strengths) - 2)
@@ -256,7 +258,7 @@ def tune(
     objective, clients = _given(objective, clients)
     if by not in ("loss", "grade") or rule not in ("best", "one standard error"):
         raise InputError(f'by is "loss" or "grade" and rule "best" or "one standard error", got {by=} and {rule=}.')
-    if not isinstance(folds, int) or folds < 2:
+    if not isinstance(folds, int) or folds < 2:  # pyright: ignore[reportUnnecessaryIsInstance]  (users may pass anything)
         raise InputError(f"folds is a whole number of at least 2, got {folds!r}.")
     if clients.counts.max() < 2:
         raise InputError(
@@ -308,7 +310,7 @@ def _given(objective: Objective | Problem, clients: Clients | None) -> tuple[Obj
         if clients is not None:
             raise InputError("tune(problem) has its clients already: leave out the second argument.")
         return objective.objective, objective.clients
-    if not isinstance(objective, Objective):
+    if not isinstance(objective, Objective):  # pyright: ignore[reportUnnecessaryIsInstance]  (users may pass anything)
         raise KindError(
             f"tune needs an objective (tw.objectives.mixture(loss, lam=1.0)) or a Problem, got {type(objective).__name__}."
         )
@@ -336,7 +338,12 @@ def _walk(family: _Family, clients: Clients, fold: NDArray[np.int32], folds: int
 
 
 def _family(objective: Objective, clients: Clients, over: str | None, values: Iterable[Any] | None) -> _Family:
-    known = {Mixture: ("lam",), Multitask: ("lam", "Lambda"), Adaptive: ("alpha",), WeightSharing: ("split",)}
+    known: dict[type[Objective], tuple[str, ...]] = {
+        Mixture: ("lam",),
+        Multitask: ("lam", "Lambda"),
+        Adaptive: ("alpha",),
+        WeightSharing: ("split",),
+    }
     names = known.get(type(objective))
     if names is None:
         raise InputError(
@@ -369,13 +376,15 @@ def _of_pull(objective: Objective, clients: Clients, over: str, given: list[Any]
     def pulled(lam: Any, **more: Any) -> Objective:
         return dataclasses.replace(objective, lam=np.broadcast_to(np.asarray(lam, np.float64), (M,)).copy(), **more)  # type: ignore[type-var]
 
+    def between(lam: Any, Lambda: float) -> Objective:
+        return pulled(lam, Lambda=float(Lambda))
+
     ends = pulled(FAR * size), pulled(0.0)
     if over == "Lambda":
         numbers = sorted(_numbers(over, given or np.geomspace(1e-2, 1e2, 10)), reverse=True)
         lam: Any = objective.lam  # type: ignore[attr-defined]
         return _Family(
-            over, numbers, lambda v: pulled(lam, Lambda=float(v)),
-            lambda v: dataclasses.replace(objective, Lambda=float(v)), *ends, None,  # type: ignore[type-var]
+            over, numbers, partial(between, lam), lambda v: dataclasses.replace(objective, Lambda=float(v)), *ends, None,  # type: ignore[type-var]
         )  # fmt: skip
     numbers = sorted(_numbers(over, given or size * np.geomspace(*GRID, 10)), reverse=True)
     return _Family(
@@ -389,7 +398,7 @@ def _of_split(objective: Objective, clients: Clients, given: list[Any] | None) -
     if given is None:
         params = loss.init(clients)
         if isinstance(params, dict):
-            given = ["weight"] if isinstance(loss, Linear) else sorted(params)
+            given = ["weight"] if isinstance(loss, Linear) else sorted(cast("dict[str, Pytree]", params))
         else:
             width = np.shape(params)[0]
             given = sorted({round(width * part) for part in (0.25, 0.5, 0.75)} & set(range(1, width)), reverse=True)
@@ -425,7 +434,7 @@ def curvature_of(loss: Loss, clients: Clients) -> float:
         loss.check(clients)
         found = loss.link.curvature * float(np.mean(np.square(np.asarray(clients.x, np.float64))))
     else:
-        found = float(np.mean(loss.constants(clients).L)) / 10
+        found = float(np.mean(np.asarray(loss.constants(clients).L, np.float64))) / 10
     return found if found > 0 else 1.0
 
 
@@ -483,8 +492,9 @@ def _total(paths: list[Path], lines: int, folds: int, opening: int) -> Ledger:
 def _notes(family: _Family, table: NDArray[np.float64]) -> tuple[str, ...]:
     if family.name != "alpha":
         return ()
-    apart = float(np.max(np.abs(table[1:-1] - table[-1])))
-    if apart > 1e-3 * float(np.mean(np.abs(table[-1])) + 1e-12):
+    last: NDArray[np.float64] = table[-1]
+    apart = float(np.max(np.abs(table[1:-1] - last)))
+    if apart > 1e-3 * float(np.mean(np.abs(last)) + 1e-12):
         return ()
     return (
         "No alpha matters here: solved to the end, β makes the blend (1−α)β + αw each client's own minimiser, whatever α is.",

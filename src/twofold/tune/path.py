@@ -3,11 +3,13 @@
 A row that is held out has the weight zero in its client's mean, so that all folds have the same shapes. The strength is a number
 of the objective, which is data to the compiled program: another one compiles nothing.
 """
+# What JAX's transformations (`jit`, `vmap`, `tree.map`) hand on and give back is untyped.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm
 from twofold.clients import Clients
-from twofold.engines.loop import Layout, client_streams, first_state, report, step
+from twofold.engines.loop import Layout, State, client_streams, first_state, report, step
 from twofold.engines.schedule import footprint
 from twofold.objectives.base import Objective
 from twofold.oracle import Member, Program
@@ -36,7 +38,10 @@ ten-thousandth leaves about the square of that, far below the error of any loss 
 AT_ONCE = 1 << 28
 """Bytes of (folds × rows × features) up to which all folds are fitted together."""
 
-Rows = NDArray[np.float64]
+Rows: TypeAlias = NDArray[np.float64]
+"""One number per row, of all clients one after the other."""
+Buckets: TypeAlias = tuple[jax.Array, ...]
+"""Padded arrays (clients, rows), one for each bucket of clients of similar size."""
 
 
 class Fit(NamedTuple):
@@ -52,6 +57,19 @@ class Point(NamedTuple):
 
     w: Pytree
     parts: tuple[Pytree, ...]
+
+
+class Fitted(NamedTuple):
+    """A `Fit` as the compiled program gives it: padded, with a leading axis of folds."""
+
+    end: Point
+    rounds: jax.Array
+    losses: Buckets
+    grades: Buckets
+
+
+Search: TypeAlias = tuple[jax.Array, State, jax.Array, jax.Array]
+"""Iteration k, the engine's state, F at it, and for how many rounds on end F has hardly fallen."""
 
 
 def assign(clients: Clients, folds: int, seed: int, stratify: bool) -> NDArray[np.int32]:
@@ -142,14 +160,14 @@ class Path:
             found = _fit(self._algorithm, *fixed, *several, most=self._most, calm=self._calm)
         else:
             alone = [jax.tree.map(lambda leaf, f=f: leaf[f : f + 1], several) for f in range(self.folds)]
-            each_found = [_fit(self._algorithm, *fixed, *one, most=self._most, calm=self._calm) for one in alone]
+            each_found = [_fit(self._algorithm, *fixed, *fold, most=self._most, calm=self._calm) for fold in alone]
             found = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *each_found)
-        self._point, rounds, losses, grades = found
-        rounds = np.asarray(rounds, np.int64)
+        self._point = found.end
+        rounds = np.asarray(found.rounds, np.int64)
         self._count(rounds)
-        return Fit(self._flat(losses), self._flat(grades), rounds)
+        return Fit(self._flat(found.losses), self._flat(found.grades), rounds)
 
-    def _flat(self, parts: tuple[jax.Array, ...]) -> Rows:
+    def _flat(self, parts: Buckets) -> Rows:
         """Padded stacks with an axis of folds as one entry per row: each row has its own fold's, elsewhere zero."""
         out = np.empty(self.clients.rows)
         for positions, part in zip(self._problem.positions, parts, strict=True):
@@ -183,33 +201,33 @@ def _nothing(clients: int) -> Ledger:
 @partial(jax.jit, static_argnames=("most", "calm"))
 def _fit(
     algorithm: Algorithm, inner: Objective, outer: Objective, variables: Variables, stacks: tuple[Member, ...],
-    held: tuple[jax.Array, ...], fold: jax.Array, weights: tuple, owns: tuple, start: Point, *, most: int,
+    held: Buckets, fold: jax.Array, weights: Buckets, owns: tuple[Pytree, ...], start: Point, *, most: int,
     calm: tuple[float, int],
-) -> tuple[Point, jax.Array, tuple, tuple]:  # fmt: skip
+) -> Fitted:  # fmt: skip
     """Every fold's fit: where it ended, its rounds, and the loss and the grade of the rows that it held out."""
     sizes = tuple(len(stack.count) for stack in stacks)
 
-    def of_fold(fold: jax.Array, weights: tuple, owns: tuple, start: Point) -> tuple[Point, jax.Array, tuple, tuple]:
+    def of_fold(fold: jax.Array, weights: Buckets, owns: tuple[Pytree, ...], start: Point) -> Fitted:
         mine = tuple(
             stack._replace(row_weight=weight, own=own) for stack, weight, own in zip(stacks, weights, owns, strict=True)
         )
         program = Program(inner, variables, mine)
         streams = client_streams(randomness.root(0), tuple(stack.position for stack in mine))
 
-        def value(state: Any) -> jax.Array:
+        def value(state: State) -> jax.Array:
             here = report(algorithm, state, sizes)
             return program.mean(program.values(here.w, here.parts))
 
-        def going(carry: tuple) -> jax.Array:
+        def going(carry: Search) -> jax.Array:
             k, _, _, quiet = carry
             return (k < most) & (quiet < calm[1])
 
-        def once(carry: tuple) -> tuple:
-            k, state, before, rounds = carry
+        def once(carry: Search) -> Search:
+            k, state, before, calm_for = carry
             state = step(algorithm, program, Layout(), state, algorithm.plan(streams.common, k), streams.own, k)
             now = value(state)
             quiet = before - now <= calm[0] * jnp.abs(now)
-            return k + 1, state, now, jnp.where(quiet, rounds + 1, 0)
+            return k + 1, state, now, jnp.where(quiet, calm_for + 1, 0)
 
         state = first_state(algorithm, program, *program.inward(start.w, start.parts))
         carry = (jnp.int32(0), state, jnp.asarray(jnp.inf, jnp.result_type(float)), jnp.int32(0))
@@ -221,7 +239,7 @@ def _fit(
             for stack, part, h in zip(mine, end.parts, held, strict=True)
         ]
         losses, grades = zip(*graded, strict=True)
-        return end, k, losses, grades
+        return Fitted(end, k, losses, grades)
 
     return jax.vmap(of_fold)(fold, weights, owns, start)
 
