@@ -28,7 +28,7 @@ __all__ = [
     "gradient_norm", "loss", "named", "resolve", "size", "value_of",
 ]  # fmt: skip
 
-ROWS_AT_ONCE = 1 << 15
+ROWS_AT_ONCE = 1 << 13
 """Iterates are evaluated in blocks of about this many rows. A block is always evaluated whole, even for a single iterate."""
 
 Metric = Callable[[Program, Pytree, tuple[Pytree, ...]], jax.Array]

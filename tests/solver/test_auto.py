@@ -54,7 +54,8 @@ def test_no_method_is_cheaper_than_its_floor(problem: tw.Problem, cost: object) 
             row = tw.theory.forecast(whole, 1e-6, [name], cost=prices)[name]  # pyright: ignore[reportArgumentType]
             assert row.is_proven
             spent = prices.total(row.rounds, row.bytes, row.gradients_w + row.gradients_beta)  # pyright: ignore
-            assert spent >= 0.999 * TYPICAL * floor(whole, name, prices, 1e-6)  # pyright: ignore[reportArgumentType]
+            for known in (None, whole.constants()):
+                assert spent >= 0.999 * TYPICAL * floor(whole, name, prices, 1e-6, known)  # pyright: ignore[reportArgumentType]
 
 
 def test_what_cannot_win_is_not_looked_at(problem: tw.Problem, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,6 +64,21 @@ def test_what_cannot_win_is_not_looked_at(problem: tw.Problem, monkeypatch: pyte
     monkeypatch.setattr(tw.Problem, "constants", lambda *_, **__: pytest.fail("constants were asked for"))
     found = choose(fresh, PRESETS["cross-silo"], 1e-8, False)
     assert found.algorithm.name == "profile" and "would cost at least" in found.why
+
+
+def test_known_constants_raise_the_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen rounds of L-BFGS are more than the first floor, but no p_w, ρ and step of asvrcd need be tried."""
+    rng = np.random.default_rng(2)
+    pairs = [(rng.normal(size=(20, 30)), rng.integers(0, 10, 20)) for _ in range(3)]
+    many = tw.Problem(tw.objectives.multitask(tw.losses.softmax(10, l2=0.01), lam=0.1), tw.Clients.from_list(pairs))
+    prices = PRESETS["cross-silo"]
+    profile = next(one for one in candidates(many, prices, 1e-8) if one.name == "profile")
+    for name in ("asvrcd", "svrcd"):
+        assert floor(many, name, prices, 1e-8) < profile.cost < floor(many, name, prices, 1e-8, many.constants())
+    monkeypatch.setattr(
+        "twofold.theory.stepsizes.design", lambda *_, **__: pytest.fail("p_w, ρ and a step were looked for")
+    )
+    assert choose(many, prices, 1e-8, False).algorithm.name == "profile"
 
 
 def test_the_tolerance_that_is_asked_for_decides(problem: tw.Problem) -> None:

@@ -135,6 +135,8 @@ def _candidates(
             continue
         least = min((one.cost for one in found), default=math.inf)
         floor = _floor(problem, name, cost, relative)
+        if name != "acd" and floor <= least < math.inf:  # the constants are needed anyway, and say more
+            floor = _floor(problem, name, cost, relative, problem.constants())
         if floor > least:
             floors[name] = floor
         elif (one := _candidate(problem, name, cost, relative)) is not None:
@@ -150,8 +152,8 @@ def _candidates(
     return found, floors
 
 
-def _floor(problem: Problem, name: str, cost: Cost, relative: float) -> float:
-    """What a method costs at least, whatever its constants are; 0 where nothing is known.
+def _floor(problem: Problem, name: str, cost: Cost, relative: float, c: Constants | None = None) -> float:
+    """What a method costs at least, with these constants or whatever they are; 0 where nothing is known.
 
     With two blocks, for K = ln(1/relative):
     - acd: ν ≤ min{p_w, p_β}², as a vector in block i alone shows. θ² = ν(1−θ) with s = √(1−θ) gives √ν = 1/s − s = 2 sinh u for
@@ -159,14 +161,37 @@ def _floor(problem: Problem, name: str, cost: Cost, relative: float) -> float:
     - asvrcd: κ < ρ, and κ ≤ ½, since κ² ≤ (μ/L)(1−κ) with L = L^w + L^β ≥ 2μ (by the paper's constants κ ≤ θ₁ ≤ ½). A refresh is a
       round and passes over all rows in both blocks; of them there are at least ρK/−ln(1−min{ρ, ½}) ≥ K/(2 ln 2).
     - svrcd: κ ≤ ρ/2: at least ρK/−ln(1−ρ/2) ≥ K/ln 2 refreshes.
+
+    With the constants of a problem whose noise is known, the rounds are also at least `_known_rounds`.
     """
     if not (problem.has_shared and problem.has_private):
         return 0.0
     fewest = {"acd": 1.0, "asvrcd": 0.5 / math.log(2), "svrcd": 1 / math.log(2)}.get(name, 0.0)
-    rounds = fewest * math.log(1 / relative)
+    passes = fewest * math.log(1 / relative)
+    rounds = passes if c is None else max(passes, _known_rounds(name, c) * math.log(1 / relative))
     rows = 2 * float(np.mean(problem.clients.counts))
     message = 2 * tree.size(problem.abstract_start[0]) * jnp.result_type(float).itemsize
-    return cost.total(rounds, rounds * message, rounds * rows) / TYPICAL
+    return cost.total(rounds, rounds * message, passes * rows) / TYPICAL
+
+
+def _known_rounds(name: str, c: Constants) -> float:
+    """The fewest rounds per factor e that any p_w, ρ, batch and step bring asvrcd or svrcd to, with p = p_w and q = μ/L^w.
+
+    - asvrcd: with σ_w ≥ ((1−p)/p)L^w, κ²θ_w/ρ ≤ 2ημ and θ_w = 2ησ_w give κ² ≤ qρp/(1−p). A round comes with probability
+      p + ρ(1−p) ≥ 2√(pρ(1−p)), and in 1/κ iterations 2(1−p)/√q of them do. They are also at least p/√q, as κ² ≤ μ/(L^w+L^β).
+      The larger of the two is at least (2/3)/√q.
+    - svrcd: 𝓛 ≥ L^w/p, so κ ≤ ημ = pq/6, and a w-step is a round: 6/q.
+
+    A factor e takes 1/−ln(1−κ) iterations, fewer than 1/κ: hence the factor κ/−ln(1−κ), at the largest κ that is possible.
+    """
+    if c.noise_w is None or not (c.mu > 0 and c.L_w > 0):
+        return 0.0
+    if name == "asvrcd":
+        root = math.sqrt(c.mu / c.L_w)
+        largest = min(root, 0.5)
+        return 2 / 3 / root * largest / -math.log1p(-largest)
+    largest = min(c.mu / (6 * c.L_w), 0.5)
+    return 6 * c.L_w / c.mu * largest / -math.log1p(-largest) if name == "svrcd" else 0.0
 
 
 def _profiles(problem: Problem, cost: Cost, relative: float, work: float) -> list[Candidate]:

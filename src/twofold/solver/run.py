@@ -39,8 +39,9 @@ SNAPSHOT_BYTES = 1 << 27
 MOST_SLOTS = 1024
 FIRST_RECORDS = 4
 """The most records in the first stretch of a run that may end at any record; after each quick stretch the limit doubles."""
-QUICK = 0.05
-"""A stretch is quick if it takes at most this many seconds: then taking more records at once saves more than it may waste."""
+QUICK, SHARE = 0.01, 0.1
+"""A stretch is quick if it takes at most this many seconds, or this part of the run so far: then taking more records at once saves
+more than it may waste."""
 LIGHT = 1 << 24
 """Memory for recorded iterates that takes no time worth mentioning to allocate; beyond 64 slots, no more than this is used."""
 STRETCH_SECONDS = 0.5
@@ -195,7 +196,7 @@ class Run:
                 took = self.clock.now() - since
                 self._foretell_time(stretch.iterations, took)
                 most = int(np.clip(stretch.iterations * STRETCH_SECONDS / max(took, 1e-9), 1, min(4 * most, CAPACITY)))
-                if took < QUICK:
+                if took < max(QUICK, SHARE * since):
                     patience = min(2 * patience, at_once)
                 tick(min(track.k for track in tracks) if counts_k else self.done(tracks))
                 if last:
