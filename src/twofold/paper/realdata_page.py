@@ -33,8 +33,9 @@ would take seconds over it (a real federation does not); in hindsight it counts 
 
 What a row costs under. *asvrcd* is run with the steps of solve's default cost, cross-silo, where rounds are dear: p_w, ρ and the batch
 follow from it. *asvrcd, gradients only* has those of a cost in which only row gradients count, and is what the claim about row
-gradients is about; no number of rounds ends it, but the level that is asked for, 1e-4, does. A forecast for ‖x − x*‖² is held against the gap like one for F − F*. One that was not
-reached within its own number counts against the claim, and one whose run was stopped before is counted as open.
+gradients is about; no number of rounds ends it, but 1e-4 does, the level of that claim. A forecast for ‖x − x*‖² is held against the
+gap like one for F − F*. One that was not reached within its own number counts against the claim, and one whose run was stopped before
+is counted as open.
 
 Why some are missed. *Wall time*: with 490 or 640 weights (softmax) a round of `profile` is 10 passes over the rows, and the small
 problems take pooled L-BFGS less time than a call of `solve` needs to bound the curvature and certify the gap. Pooled L-BFGS is
