@@ -63,6 +63,22 @@ def test_al2sgd_plus_has_the_numbers_of_l_katyusha():
     assert_allclose(rare["eta"], 1 / (4 * 25.0))  # the penalty's part, divided by p, is now the larger one
 
 
+@pytest.mark.parametrize("lam", [1e-2, 1.0, 1e2, 1e4])
+def test_al2sgd_plus_has_rounds_of_the_order_of_the_penalty_for_every_lambda(lam: float):
+    """(p + (1−p)ρ)/κ is O(√(λ/μ')), whichever of λ and 𝓛' is larger, and no other p needs half of it."""
+    loss = LossConstants(np.full(4, 1e-4), 1.0, np.full(4, 1.0))
+
+    def rounds(p_w: float | None = None) -> float:
+        h = stepsizes_newer.al2sgd_plus(loss, np.full(4, 0.25), lam, p_w)
+        return (h["p_w"] + (1 - h["p_w"]) * h["rho"]) / h["kappa"]
+
+    assert rounds() <= 2 * (2 + 8 * np.sqrt(lam / 1e-4))
+    assert rounds() <= 2 * min(rounds(p) for p in np.geomspace(1e-3, 0.5, 20))
+    assert rounds() <= 1.5 * min(rounds(1 - p) for p in np.geomspace(1e-3, 0.5, 20))
+    if lam > 1:
+        assert stepsizes_newer.al2sgd_plus(loss, np.full(4, 0.25), lam)["p_w"] == 0.5
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_al2sgd_plus_contracts_as_fast_as_is_proven(seed: int):
     """Second moments of (y, z, v) on a random quadratic with all draws summed: their spectral radius is at most 1 − κ."""

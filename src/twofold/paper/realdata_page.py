@@ -199,7 +199,10 @@ def _problems(rows: list[Row]) -> list[str]:
     for where in dict.fromkeys(map(_where, rows)):
         mine = {row["method"]: row for row in rows if _where(row) == where}
         body.append((", ".join(where), *(_cell(mine.get(method, {})) for method in methods)))
-    text = "In parentheses the smallest gap of a run that did not get there (3,000 rounds, 300 for those that stop short, or 10 s)."
+    text = (
+        "In parentheses the smallest gap of a run that did not get there. It was ended by 3,000 rounds, by 300 if the method stops "
+        "short of the optimum, or by the clock: 10 s, and 4 s for methods of which nothing is claimed above."
+    )
     return ["## Rounds to 1e-8, problem by problem", "", text, "", *_table(("problem", *methods), body)]
 
 

@@ -120,12 +120,18 @@ def al2sgd_plus(
     max p_m). (b) F is 𝓛-smooth: 𝓛_f + 𝓛_ψ ≤ (1−p)𝓛 + p𝓛. tests/theory/test_stepsizes_newer.py has the spectral radius of the
     second moments beside κ.
 
-    **Chosen**: p = 𝓛_ψ/(𝓛_f + 𝓛_ψ), which makes 𝓛 smallest, 𝓛_f + 𝓛_ψ; and ρ = p(1−p). As 1/κ = O(1/ρ + √(𝓛/(ρμ))) and an
-    iteration is a round with probability p + (1−p)ρ ≤ 2p, rounds are O((1/(1−p) + √(𝓛_ψ/((1−p)μ))) log 1/ε): for λ ≤ 𝓛',
-    where 1−p ≥ ½ with equal weights, O(√(λ/μ') log 1/ε), the order of the paper's lower bound. For λ > 𝓛' they are not
-    optimal, and a single mean model is nearly it. A smaller ρ, such as 1/n for n rows, trades rounds for row gradients.
-    (Whether p and ρ are to the letter those that the paper prints was not checked: there was no copy of it here. The rate
-    above does not rest on it.)
+    **Chosen**: p = min{½, 𝓛_ψ/(𝓛_f + 𝓛_ψ)} and ρ = p(1−p). As 1/κ = O(1/ρ + √(𝓛/(ρμ))) and an iteration is a round with
+    probability p + (1−p)ρ ≤ 2p, rounds are O((1/(1−p) + √(p𝓛/((1−p)μ))) log 1/ε). For λ ≤ 𝓛', where p = 𝓛_ψ/(𝓛_f + 𝓛_ψ) ≤ ½ makes
+    𝓛 smallest, 𝓛 = 𝓛_f + 𝓛_ψ and p𝓛 = 𝓛_ψ. For λ > 𝓛', p = ½ has 𝓛 = 2𝓛_ψ and again p𝓛 = 𝓛_ψ. So with equal weights rounds are
+    O(√(λ/μ') log 1/ε) for every λ, and no p does better, since 𝓛 ≥ 𝓛_ψ/p. (The p that makes 𝓛 smallest would need
+    √(λ/𝓛') times as many for λ > 𝓛', and as many times more iterations.) A smaller ρ, such as 1/n for n rows, trades rounds for
+    row gradients.
+
+    **Beside the paper**: it states O(√(min{𝓛', λ}/μ') log 1/ε) rounds and, for another ρ, O((n + √(n(𝓛' + λ)/μ')) log 1/ε) row
+    gradients, and that the two are not reached at once. (These orders are known from summaries of the paper; its algorithm
+    could not be had here to be compared letter by letter, and the proof above does not rest on it.) For λ ≤ 𝓛' the rounds here are
+    of that order. For λ > 𝓛' they are not: the paper's order follows for p = 𝓛_ψ/(𝓛_f + 𝓛_ψ) if averaging steps in a row are counted
+    as one communication, p(1−p) of them in an iteration; here each one sends. Where λ > 𝓛', `acd` and `profile` need fewer rounds.
 
     >>> found = al2sgd_plus(LossConstants(0.1, 1.0, 3.0), [0.5, 0.5], lam=1.0)
     >>> found["p_w"], found["eta"], found["rho"]
@@ -135,7 +141,7 @@ def al2sgd_plus(
     of_loss, of_pull = float(np.max(p_m * loss.calL)), lam * float(np.max(p_m))
     if not (of_loss > 0 and of_pull > 0):
         raise InputError(f"AL2SGD+ needs a loss that is not flat and λ > 0, got 𝓛' = {loss.calL_max} and {lam=}.")
-    p = of_pull / (of_loss + of_pull) if p_w is None else float(p_w)
+    p = min(0.5, of_pull / (of_loss + of_pull)) if p_w is None else float(p_w)
     if not 0 < p < 1:
         raise InputError(f"p_w must lie strictly between 0 and 1, got {p_w=}: else one of f and ψ would never move.")
     refresh = p * (1 - p) if rho is None else float(rho)
