@@ -78,6 +78,31 @@ def test_many_rows_are_compared_by_gradients():
     )
 
 
+def test_the_short_table_has_what_the_long_one_says():
+    rows = [row("auto", 5, **AUTO), row("saga", 7), row("lsgd", None)]
+    head, _, *body = realdata_page.extract(rows, ["made"]).splitlines()
+    assert head == "| method | reached | rounds | seconds |"
+    assert body == [
+        "| auto | 1 / 1 / 1 | 5 / 5 / 5 | 0.5 / 0.5 / 0.5 |",
+        "| lsgd | 0 / 0 / 0 | – / – / – | – / – / – |",
+    ]
+
+
+def test_the_pages_of_the_site_are_of_one_run():
+    """docs/choosing.md shows some rows of docs/realdata.md: both are written by the same command."""
+    docs = Path(__file__).parents[2] / "docs"
+    long, short = (
+        {
+            cells[0]: cells
+            for line in (docs / name).read_text().splitlines()
+            if len(cells := line.strip("| ").split(" | ")) == n
+        }
+        for name, n in (("realdata.md", 7), ("choosing.md", 4))
+    )
+    for method in realdata_page.SHORT:
+        assert short[method] == [long[method][i] for i in realdata_page.SHORT_HEAD.values()]
+
+
 def test_a_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(realdata, "OBJECTIVES", {"mixture": realdata.OBJECTIVES["mixture"]})
     monkeypatch.setitem(realdata.DATA, "made", lambda: realdata._made(4, 20, 30))
@@ -89,3 +114,4 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert np.isfinite(rows[0]["call"]) and "| made, mixture |" in path.read_text()
     realdata.run(tmp_path, ["made"], ["auto", "pooled L-BFGS"], told.append)
     assert len(told) == 2  # nothing was measured again
+    assert (tmp_path / "choosing.md").read_text().count("\n") == 4

@@ -5,7 +5,8 @@ rows and correlated, badly scaled features; each under four objectives. A gap is
 tuned but FedAvg, which gets the best of six steps. Pooled L-BFGS and gradient descent with a line search work on all blocks at once;
 each evaluation of F and its gradient is one round for them.
 
-`run` measures and writes `realdata.json`, problem by problem, and goes on where it was interrupted; `realdata_page` makes the page.
+`run` measures and writes `realdata.json`, problem by problem, and goes on where it was interrupted; `realdata_page` makes the page, and
+the short table of docs/choosing.md.
 """
 
 from __future__ import annotations
@@ -368,7 +369,7 @@ def run(
     methods: list[str] | None = None,
     tell: Callable[[str], object] = lambda text: None,
 ) -> Path:
-    """Measure everything and write `realdata.json` and `realdata.md` into a folder, after every problem.
+    """Measure everything and write `realdata.json`, `realdata.md` and `choosing.md` into a folder, after every problem.
 
     What the folder has already is not measured again. `data` and `methods` are all if not given.
     """
@@ -387,4 +388,5 @@ def run(
                 path.write_text(json.dumps(rows, indent=1))
                 tell(realdata_page.line(row))
             (folder / "realdata.md").write_text(realdata_page.page(rows, list(DATA), list(OTHERS)))
+            (folder / "choosing.md").write_text(realdata_page.extract(rows, list(DATA)))
     return folder / "realdata.md"
