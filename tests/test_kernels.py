@@ -18,23 +18,6 @@ from twofold.engines.loop import Layout, client_streams, first_state, step
 from twofold.solver import complete
 
 
-@pytest.mark.parametrize("index", [[3], [2, 2, 0], [5, 0, 5, 1, 4, 4, 2]])
-@pytest.mark.parametrize("shape", [(6, 256), (6, 8, 40), (6, 300), (6, 5)])
-def test_rows_are_the_rows_of_the_sample(index: list[int], shape: tuple[int, ...]) -> None:
-    table = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    found = jax.jit(kernels.rows)(jnp.asarray(table), jnp.asarray(index))
-    np.testing.assert_array_equal(found, table[index])
-
-
-def test_rows_of_many_clients_are_each_ones_own() -> None:
-    tables = np.random.default_rng(0).normal(size=(3, 6, 256))
-    index = np.array([[0, 5], [1, 1], [4, 2]])
-    found = jax.jit(jax.vmap(kernels.rows))(jnp.asarray(tables), jnp.asarray(index))
-    np.testing.assert_array_equal(found, np.take_along_axis(tables, index[..., None], 1))
-    shared = jax.jit(jax.vmap(kernels.rows, in_axes=(None, 0)))(jnp.asarray(tables[0]), jnp.asarray(index))
-    np.testing.assert_array_equal(shared, tables[0][index])
-
-
 def loops(jaxpr: Any) -> int:
     """How many loops a program has, those inside others included."""
     values = [value for eqn in jaxpr.eqns for value in jax.tree.leaves(tuple(eqn.params.values()))]

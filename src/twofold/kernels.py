@@ -6,7 +6,6 @@ the plain way would give the same result. Whoever reads an engine, a loss or an 
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,6 @@ from threading import Lock
 from typing import TypeVar
 
 import jax
-import jax.core
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
@@ -24,7 +22,7 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 __all__ = [
-    "Threads", "cores", "least_padding", "on_cpu", "product", "rows", "seed_groups", "shares_memory", "stable_order", "uneven_loop",
+    "Threads", "cores", "least_padding", "on_cpu", "product", "seed_groups", "shares_memory", "stable_order", "uneven_loop",
     "workers", "works_in_turns",
 ]  # fmt: skip
 
@@ -32,8 +30,6 @@ FEW = 32
 """Rows and features up to which a product is written out."""
 SHORT = 1 << 16
 """Words up to which `stable_order` packs the place into the word."""
-LONG, LINE = 1024, 64
-"""Bytes of a row from which on `rows` copies it as `_long_rows` does, and of a line of a CPU's cache."""
 
 
 def on_cpu() -> bool:
@@ -228,48 +224,6 @@ def _written_out_jvp(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Ar
 
 
 _written_out.defjvp(_written_out_jvp, symbolic_zeros=True)
-
-
-# --- a sample of long rows --------------------------------------------------------------------------------------------
-
-
-def rows(table: jax.Array, index: jax.Array) -> jax.Array:
-    """table[index], the rows of a sample.
-
-    On CPUs, one client's few long rows are copied in a way that keeps to one core and asks for memory early (FedAvg's rounds
-    on MNIST: a quarter less processor time).
-
-    >>> rows(jnp.array([[1.0], [2.0], [3.0]]), jnp.array([2, 0])).tolist()
-    [[3.0], [1.0]]
-    """
-    row = math.prod(table.shape[1:]) * table.dtype.itemsize
-    long = row >= LONG and len(index) > 1 and isinstance(index, jax.core.Tracer) and on_cpu()
-    return _long_rows(table, index) if long else table[index]
-
-
-@custom_vmap
-def _long_rows(table: jax.Array, index: jax.Array) -> jax.Array:
-    """The rows as updates in place: a gather XLA would share out among all cores, which have clients of their own to work on.
-
-    A core that copies row after row mostly waits for memory. So it first looks at one number of every cache line, which asks
-    for all of them; these numbers are written where the rows come next, so that XLA cannot leave them out.
-    """
-    flat, put = table.reshape(len(table), -1), jax.lax.dynamic_update_slice
-    index = jax.lax.optimization_barrier(index)  # drawn once, not once for every use
-    first, rest = jax.lax.dynamic_slice_in_dim(flat, index[0], 1), index[1:]
-    found = put(jnp.zeros((len(index), flat.shape[1]), flat.dtype), first, (0, 0))
-    lines = jnp.arange(0, flat.shape[1], LINE // flat.dtype.itemsize)
-    seen = flat.at[rest[None, :], lines[:, None]].get(mode="promise_in_bounds")  # line by line, faster than row by row
-    found = put(found, seen.reshape(len(rest), len(lines)), (1, 0))
-    found = put(found, flat.at[rest].get(mode="promise_in_bounds"), (1, 0))
-    return found.reshape(len(index), *table.shape[1:])
-
-
-@_long_rows.def_vmap
-def _(axis_size: int, batched: list, table: jax.Array, index: jax.Array) -> tuple[jax.Array, bool]:
-    # Many clients' samples are one large gather, of which all cores do well to take a part.
-    axes = tuple(0 if each else None for each in batched)
-    return jax.vmap(lambda table, index: table[index], in_axes=axes, axis_size=axis_size)(table, index), True
 
 
 # --- a sort -----------------------------------------------------------------------------------------------------------

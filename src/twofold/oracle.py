@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from twofold import kernels, randomness, tree
+from twofold import randomness, tree
 from twofold.control import traced_once
 from twofold.curvature.certificate import ClientFactors, SharedFactors
 from twofold.losses import Rows
@@ -76,7 +76,7 @@ class Member(NamedTuple):
         if sample is None:
             weight = (jnp.arange(self.capacity) < self.count).astype(jnp.result_type(float)) / self.count
             return Rows(tree.cast(self.x), self.y, weight if each is None else weight * each)
-        x, y = jax.tree.map(lambda leaf: kernels.rows(leaf, sample.index), (self.x, self.y))
+        x, y = tree.rows((self.x, self.y), sample.index)
         weight = sample.weight if each is None else sample.weight * jnp.asarray(each)[sample.index]
         return Rows(tree.cast(x), y, weight, sample.key)
 

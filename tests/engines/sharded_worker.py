@@ -27,7 +27,7 @@ import twofold as tw
 from twofold.engines import memory
 
 
-def problem(buckets=None):
+def problem(buckets=None, precondition=None):
     """Seven unequal clients: no number of devices but one divides them."""
     rng = np.random.default_rng(5)
     pairs = []
@@ -35,7 +35,7 @@ def problem(buckets=None):
         x = rng.normal(size=(int(rng.integers(4, 12)), 3))
         pairs.append((x, (x @ rng.normal(size=3) + rng.normal(size=len(x)) > 0).astype(int)))
     objective = tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.5)
-    return tw.Problem(objective, tw.Clients.from_list(pairs), buckets=buckets)
+    return tw.Problem(objective, tw.Clients.from_list(pairs), buckets=buckets, precondition=precondition)
 
 
 def summary(run):
@@ -46,7 +46,8 @@ def summary(run):
 
 
 def runs(engine):
-    """Methods that use everything (a receive, a table, epochs, two coins, a step or a chance of each client's own), bucketed or not.
+    """Methods that use everything (a receive, a table, epochs, two coins, a step or a chance of each client's own), bucketed or not,
+    and one in a metric.
 
     Over many devices all but the first let a device's clients take turns, one at a time. (It would have to copy its tables.)
     """
@@ -54,7 +55,8 @@ def runs(engine):
     plain, bucketed = problem(), problem([[0, 3, 4], [5, 1, 2, 6]])
     out = {"l2sgd_plus": summary(tw.solve(bucketed, "l2sgd_plus", seed=3, **options))}
     memory.SPREAD, memory.CHUNK = (0, 1) if engine == "sharded" else (memory.SPREAD, memory.CHUNK)
-    out["epochs"] = summary(tw.solve(plain, tw.algorithms.LSGD(epochs=1, batch=3), seed=3, **options))
+    metric = problem(precondition="matrix")
+    out["epochs"] = summary(tw.solve(metric, tw.algorithms.LSGD(epochs=1, batch=3), seed=3, **options))
     out["seeds"] = [summary(run) for run in tw.solve(bucketed, "asvrcd", seeds=[3, 4], **options)]
     out["scafflix"] = summary(tw.solve(bucketed, "scafflix", seed=3, **options))
     chances = (0.9, 0.3, 0.5, 1.0, 0.7, 0.4, 0.6)

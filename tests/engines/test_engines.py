@@ -64,6 +64,9 @@ def clients(loss: str, weights: str | None = None) -> tw.Clients:
     return make_clients(loss, weights, sizes=(7, 12, 7, 12))
 
 
+METRICS = ("matrix", "diagonal", "scale")
+
+
 def problem(kind: str = "mixture") -> Problem:
     """A small problem of some kind; made once in each precision, so that its constants are found once."""
     return _problem(kind, jax.config.jax_enable_x64)
@@ -77,6 +80,7 @@ def _problem(kind: str, _x64: bool) -> Problem:
         "mixture": lambda: Problem(mixture, everyone),
         "not_rescaled": lambda: Problem(mixture, everyone, rescale=False),
         "weighted_by_rows": lambda: Problem(mixture, clients("logistic", weights="rows")),
+        **{kind: lambda kind=kind: Problem(mixture, everyone, precondition=kind) for kind in METRICS},
         "bucketed": lambda: Problem(mixture, everyone, buckets=[[0], [1, 3, 2]]),
         "traditional": lambda: Problem(tw.objectives.traditional(loss), everyone),
         "flix": lambda: Problem(tw.objectives.flix(LOSSES["softmax"], alpha=ALPHAS[:4]), clients("softmax")),
@@ -121,6 +125,7 @@ def home(variant: str) -> str:
 OTHER_PROBLEMS = [
     ("traditional", "lsgd"), ("local", "asvrcd"), ("not_rescaled", "asvrcd"), ("bucketed", "l2sgd_plus"),
     ("weighted_by_rows", "al2sgd_plus"), ("adaptive_each", "acd"), ("pytree", "acd"), ("flix", "scafflix"),
+    *((metric, "acd") for metric in METRICS),
 ]  # fmt: skip
 """A method sees a problem through its gradients: one method meets each of the other kinds."""
 FEW = ("lsgd", "pfedme", "profile", "fedprox", "saga")
@@ -245,7 +250,7 @@ class TestStreamed(Comparison):
     @pytest.mark.parametrize(
         ("kind", "variant"),
         [("traditional", "lsgd"), ("local", "asvrcd"), ("weighted_by_rows", "al2sgd_plus"), ("adaptive_each", "acd"),
-         ("pytree", "acd"),
+         ("pytree", "acd"), *((metric, "acd") for metric in METRICS),
          # Here chunks work on transposed weights, square ones and others.
          ("softmax", "l2sgd_plus"), ("softmax", "profile-products"), ("softmax_local", "lsgd-epochs")],
     )  # fmt: skip
