@@ -1,6 +1,6 @@
 """Two versions of twofold on the same work: whole runs of each, in turns, so that both meet the same busy moments.
 
-    python benchmarks/against.py OLD_SRC [--new src] [--rows mx2,seeds,mnist,scale] [--times 7] [--json FILE]
+    python benchmarks/against.py OLD_SRC [--new src] [--rows mx2,seeds,mnist,scale,fedavg] [--times 7] [--json FILE]
 
 OLD_SRC is the `src` folder of another version (`git worktree add ../old COMMIT`, then `../old/src`). Each version works in a
 process of its own, with its own compiled programs. A row is a call of `tw.solve` as a user makes it, start and records included,
@@ -30,6 +30,7 @@ ROWS = {
     "seeds": [f"mx2/{name}/30/{300 if name == 'pfedme' else 1000}/10" for name in METHODS],
     "mnist": ["mnist/fedavg", "mnist/pfedme"],
     "scale": ["scale/10000"],
+    "fedavg": ["fedavg/20/32", "fedavg/300/32"],
 }
 
 
@@ -67,7 +68,22 @@ def scale(clients: str) -> tuple[Any, Any, dict[str, Any]]:
     return task, many.method(task, "lsgd"), {"rounds": 5, "every": 5}
 
 
-KINDS: dict[str, Callable[..., tuple[Any, Any, dict[str, Any]]]] = {"mx2": mx2, "mnist": mnist, "scale": scale}
+def fedavg(features: str, batch: str) -> tuple[Any, Any, dict[str, Any]]:
+    """Fifty rounds of FedAvg for a logistic model: an epoch in a new order each, for 20 clients of 2,000 rows."""
+    import numpy as np
+
+    import twofold as tw
+
+    rng = np.random.default_rng(0)
+    shape = (2000, int(features))
+    data = [(rng.normal(size=shape).astype(np.float32), rng.integers(0, 2, 2000)) for _ in range(20)]
+    problem = tw.Problem(tw.objectives.traditional(tw.losses.logistic(l2=0.01)), tw.Clients.from_list(data))
+    return problem, tw.algorithms.LSGD(eta=0.05, epochs=1, batch=int(batch)), {"rounds": 50, "every": 10}
+
+
+KINDS: dict[str, Callable[..., tuple[Any, Any, dict[str, Any]]]] = {
+    "mx2": mx2, "mnist": mnist, "scale": scale, "fedavg": fedavg,
+}  # fmt: skip
 
 
 def worker() -> None:
