@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -68,6 +71,39 @@ def test_a_fifth_of_what_is_free_is_left_to_others(monkeypatch: pytest.MonkeyPat
     for free, fits in ((int(whole / 0.8) + 2, True), (int(whole / 0.8) - 2, False)):
         monkeypatch.setattr(memory, "free", lambda free=free: free)
         assert memory.fits(found, 1) == fits
+
+
+def wide_net(key: jax.Array, x: jax.Array) -> tuple[Any, Any]:
+    return {"hidden": jax.random.normal(key, (FEATURES, 2000)), "out": jnp.zeros((2000, CLASSES))}, ()
+
+
+def test_a_run_with_a_net_holds_what_was_predicted(monkeypatch: pytest.MonkeyPatch):
+    """Arrays on the device are everyone's data and own net; a record is one copy of all nets, and takes no second one to make."""
+    net = tw.losses.net((wide_net, lambda params, state, x, key, train: (x @ params["hidden"] @ params["out"], state)))
+    ditto = tw.methods.ditto(net, lr=0.01, batch=2)
+    whole = ditto.problem(problem().clients)
+    found, fetch, measured = need_of(ditto.algorithm, whole), engines.Streamed.fetch, []
+    assert found.state == found.record == CLIENTS * 2000 * (FEATURES + CLASSES) * 8
+    before = sum(array.nbytes for array in jax.live_arrays())
+
+    def watched(engine: engines.Streamed, *given: Any) -> Any:
+        device = sum(array.nbytes for array in jax.live_arrays()) - before
+        held = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        point = fetch(engine, *given)
+        measured.append((device, tracemalloc.get_traced_memory()[1] - held))
+        return point
+
+    monkeypatch.setattr(engines.Streamed, "fetch", watched)
+    tracemalloc.start()
+    try:
+        tw.solve(whole, ditto.algorithm, rounds=1, record=(), engine="streamed", chunk=1)
+    finally:
+        tracemalloc.stop()
+    for device, record in measured:
+        assert device == pytest.approx(found.data + found.state, rel=0.2)
+        assert record == pytest.approx(found.record, rel=0.2)
+    assert len(measured) == 2  # the start and the end
 
 
 @pytest.fixture

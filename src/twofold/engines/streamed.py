@@ -87,7 +87,8 @@ class Streamed(Engine):
         for i, one in enumerate(self._chunks):
             part = tree.cast(jax.tree.map(lambda leaf, one=one: leaf[one.places], parts[one.bucket]))
             self.shared, (private,) = _first(self.algorithm, self._program(one), w, (part,))
-            self._kept.put(i, one, private)
+            # One after the other: what is queued keeps its arguments, which would be everyone's state a second time.
+            self._kept.put(i, one, jax.block_until_ready(private))
         self._waiting, self._present = -1, None  # the iteration whose `receive` is still to come, and its factors
         workers = kernels.workers(len(self._chunks))
         self._threads = kernels.Threads(workers) if workers > 1 else None
@@ -189,10 +190,17 @@ class Streamed(Engine):
 
     def _gather(self, of_chunk: Callable[[int, Chunk], Pytree]) -> tuple[Pytree, ...]:
         """Something of every chunk, put together on the host by bucket."""
-        found: list[list[Pytree]] = [[] for _ in self.problem.positions]
+        wholes: dict[int, list[np.ndarray]] = {}
+        parts: list[Pytree] = [None] * len(self.problem.positions)
         for i, one in enumerate(self._chunks):
-            found[one.bucket].append(jax.tree.map(np.asarray, of_chunk(i, one)))
-        return tuple(jax.tree.map(lambda *leaves: np.concatenate(leaves), *pieces) for pieces in found)
+            leaves, form = jax.tree.flatten(of_chunk(i, one))
+            if one.bucket not in wholes:
+                size = len(self.problem.positions[one.bucket])
+                wholes[one.bucket] = [np.empty((size, *leaf.shape[1:]), leaf.dtype) for leaf in leaves]
+                parts[one.bucket] = jax.tree.unflatten(form, wholes[one.bucket])
+            for whole, leaf in zip(wholes[one.bucket], leaves, strict=True):
+                whole[one.places] = np.asarray(leaf)
+        return tuple(parts)
 
     def _report(self, i: int, one: Chunk) -> Snapshots:
         return _show(self.algorithm, State(self.shared, (self._kept.get(i, one),)), (len(one.positions),))
