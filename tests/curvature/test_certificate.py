@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -79,8 +77,8 @@ def test_sums_in_pieces_and_turned_weights_give_the_same():
     assert float(certificate.finish(turned.shared, swap(g_w), total)) == pytest.approx(whole, rel=1e-12)
 
 
-def least(p: Problem) -> tuple[Any, float]:
-    """The minimiser and F* by Newton's method on the dense Hessian; compiled once for all problems of one kind."""
+def least(p: Problem) -> float:
+    """F* by Newton's method on the dense Hessian; compiled once for all problems of one kind."""
     w, beta = p.start
     for _ in range(60):
         w, beta, decrement = _newton(p.objective, p.stacks, w, p.split(beta))
@@ -88,7 +86,7 @@ def least(p: Problem) -> tuple[Any, float]:
         if decrement < 1e-24:
             break
     assert decrement < 1e-18
-    return (w, beta), float(p.value(w, beta))
+    return float(p.value(w, beta))
 
 
 @jax.jit
@@ -118,82 +116,25 @@ def random_problems(count: int):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The features differ in size")  # they do
 def test_the_gap_that_solve_reports_is_never_too_small_and_mostly_near_it():
-    """200 problems with unequal weights and bad scales: after some rounds of acd, and where profile can get no further."""
+    """200 problems with unequal weights and bad scales, in float64 and in float32: after few rounds of acd, and after many."""
     ratios: dict[bool, list[float]] = {True: [], False: []}
     for i, (objective, name, p) in enumerate(random_problems(200)):
-        lowest = least(p)[1]
+        lowest = least(p)
         rounding = 1e-15 * (1 + abs(lowest))  # of this test's own difference of two values
         for x64 in (True, False):
-            for method, rounds in (("acd", 15), ("profile", 25))[: 1 + (i % 5 == 0)]:
+            for rounds in (15, 600) if i % 4 == 0 else (15,):  # after 600, rounding is most of many gradients
                 with jax.enable_x64(x64):
                     same = p if x64 else Problem(p.objective, p.clients, buckets=[range(4)])
-                    found = tw.solve(same, method, rounds=rounds, every=rounds, record="bound")
+                    found = tw.solve(same, "acd", rounds=rounds, every=rounds, record="bound")
                 assert jax.tree.leaves(found.w)[0].dtype == (np.float64 if x64 else np.float32)
                 exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (found.w, found.beta))
                 gap, bound = float(p.value(*exact)) - lowest, float(found.history["bound"][-1])
-                assert gap <= bound * (1 + 1e-12) + rounding, (objective, name, i, x64, method, gap, bound)
-                if method == "acd" and gap > 0:
-                    ratios[x64].append(bound / gap)
-    assert all(len(each) > 150 and np.median(each) < 10 for each in ratios.values())
-
-
-@pytest.mark.slow
-def test_bound_is_never_too_small_and_mostly_near_the_gap():
-    """The function that solve calls, along gradient descent and where rounding is most of a gradient, on 60 of these problems."""
-    ratios, rng = [], np.random.default_rng(0)
-    for objective, name, p in random_problems(60):
-        model = p.objective.curvature(p.clients)
-        certificates = [certificate.prepare(model, p.clients.weights, dtype=t) for t in (np.float64, np.float32)]
-        L = sharp(model, p.scale).L
-        best, lowest = least(p)
-        near = jax.tree.map(lambda x: x + 1e-5 * rng.normal(size=x.shape), best)  # rounding is most of a gradient here
-        values, bounds = _along_descent(p.objective, p.stacks, certificates, p.scale, L, p.start, near)
-        gaps = np.asarray(values) - lowest
-        rounding = 1e-15 * (1 + abs(lowest))  # of this test's own difference of two values
-        assert np.all(gaps <= np.asarray(bounds) * (1 + 1e-12) + rounding), (objective, name)
-        ratios.append(np.asarray(bounds)[:3] / gaps[:3])
-    assert np.median(ratios) < 10
-
-
-@jax.jit
-def _along_descent(objective, stacks, certificates, scale, L, start, near):
-    """(4, 2) values of F and bounds of its gap after 7, 14 and 21 steps and at `near`, in float64 and in float32."""
-    rounded = jax.tree.map(lambda x: _to(x, jnp.float32), (objective, stacks))
-
-    def gradient(objective, stacks, w, beta):
-        program = Program(objective, Variables(), stacks)
-        return program.mean(program.gradients_w(w, (beta,))), program.gradients_beta(w, (beta,))[0]
-
-    def step(_, at):
-        return jax.tree.map(lambda x, g, s: x - s * g / L, at, gradient(objective, stacks, *at), _like(at, scale))
-
-    def leg(at, _):
-        new = jax.lax.fori_loop(0, 7, step, at)
-        return new, new
-
-    def measure(at):
-        at32 = jax.tree.map(lambda x: x.astype(jnp.float32), at)
-        exact32 = jax.tree.map(lambda x: x.astype(jnp.float64), at32)
-        g32 = jax.tree.map(lambda x: x.astype(jnp.float32), gradient(*rounded, *at32))
-        bound = certificate.gap(certificates[0], *gradient(objective, stacks, *at), *at)
-        bounds = jnp.stack([bound, certificate.gap(certificates[1], *g32, *at32).astype(jnp.float64)])
-        whole = Program(objective, Variables(), stacks)
-        return jnp.stack([full_value(whole, x[0], (x[1],)) for x in (at, exact32)]), bounds
-
-    points = jax.lax.scan(leg, start, None, length=3)[1]
-    points = jax.tree.map(lambda x, y: jnp.concatenate([x, y[None]]), points, near)
-    return jax.lax.map(measure, points)
-
-
-def _to(x, dtype):
-    x = jnp.asarray(x)
-    return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
-
-
-def _like(at, scale):
-    w, beta = at
-    return jax.tree.map(lambda _: scale**2, w), jax.tree.map(lambda _: 1.0, beta)
+                assert gap <= bound * (1 + 1e-12) + rounding, (objective, name, i, x64, rounds, gap, bound)
+                if rounds == 15:
+                    ratios[x64].append(bound / max(gap, rounding))
+    assert all(len(each) == 200 and np.median(each) < 10 for each in ratios.values())
 
 
 def test_without_a_model_it_is_the_norm_over_mu():
