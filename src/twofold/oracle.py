@@ -76,7 +76,7 @@ class Member(NamedTuple):
         if sample is None:
             weight = (jnp.arange(self.capacity) < self.count).astype(jnp.result_type(float)) / self.count
             return Rows(tree.cast(self.x), self.y, weight if each is None else weight * each)
-        x, y = tree.rows((self.x, self.y), sample.index)
+        x, y = jax.tree.map(lambda leaf: leaf[sample.index], (self.x, self.y))
         weight = sample.weight if each is None else sample.weight * jnp.asarray(each)[sample.index]
         return Rows(tree.cast(x), y, weight, sample.key)
 

@@ -27,8 +27,7 @@ from twofold.solver.options import Options, warn
 from twofold.solver.participation import Attendance
 from twofold.solver.progress import Interrupt, bar
 from twofold.solver.recording import recording
-from twofold.solver.scales import warn_of_scales
-from twofold.solver.steps import complete, make, refuse_overflow
+from twofold.solver.steps import complete, make, refuse_overflow, warn_of_scales
 from twofold.solver.track import Track
 from twofold.theory.cost import cost_of
 

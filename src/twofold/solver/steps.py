@@ -14,14 +14,19 @@ from twofold.algorithms import REGISTRY, TRAINING, Algorithm
 from twofold.algorithms.base import Facts
 from twofold.curvature.clients import of_each
 from twofold.errors import InputError, KindError
+from twofold.losses import Linear
 from twofold.problem import Problem
 from twofold.solver.names import unknown_algorithm
+from twofold.solver.options import warn
 from twofold.solver.participation import Participation, Who, probabilities
 from twofold.theory.constants import Constants
 from twofold.theory.cost import Cost, Preset, cost_of
 from twofold.theory.each import EachClient
 
-__all__ = ["complete", "facts_of", "make", "refuse_overflow"]
+__all__ = ["complete", "facts_of", "make", "refuse_overflow", "warn_of_scales"]
+
+SCALES = 300.0
+"""How much larger one feature may be than another before somebody should be told."""
 
 
 def make(algorithm: str | Algorithm) -> Algorithm:
@@ -106,6 +111,31 @@ def refuse_overflow(problem: Problem, given: Algorithm, completed: Algorithm) ->
             f"Theory's {field.name} for {completed.name} is {value:.3g} here{because}, and {dtype} cannot hold that: {remedy}; or set "
             f"the field yourself, as in {type(completed).__name__}({field.name}=1.0)."
         )
+
+
+def warn_of_scales(problem: Problem) -> None:
+    """Warn of features of very different size, which make any first-order method slow and any penalty unfair."""
+    linear = isinstance(getattr(problem.objective, "loss", None), Linear)
+    sizes = problem.clients.scales if linear and problem.precondition is None else None
+    if sizes is None:
+        return
+    known = np.flatnonzero(np.isfinite(sizes) & (sizes > 0))
+    if len(known) < 2:
+        return
+    order = known[np.argsort(sizes[known])]
+    few = len(order) // 20  # of many features, one in twenty at either end says nothing
+    low, high = int(order[few]), int(order[-1 - few])
+    ratio = float(sizes[high] / sizes[low])
+    if ratio <= SCALES:
+        return
+    schema = problem.clients.schema
+    names = None if schema is None else schema.features
+    said = [f"{j if names is None else repr(names[j])} (about {sizes[j]:.2g})" for j in (high, low)]
+    warn(
+        f"The features differ in size by a factor of {ratio:.2g}: {said[0]} and {said[1]}. The ridge and the pull to a shared "
+        f"model weigh them by their squares, and a first-order method may need {ratio**2:.2g} times as many iterations. Say "
+        'standardize="pooled" in Clients.from_frame, scale them yourself, or Problem(precondition="diagonal").'
+    )
 
 
 def facts_of(
