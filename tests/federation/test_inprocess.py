@@ -73,6 +73,15 @@ def test_clients_of_unequal_weight_and_size_and_two_classes_of_parameters(tmp_pa
     assert whole.sampling == "importance"
 
 
+def test_a_question_is_put_together_once_for_all_who_are_equally_far(tmp_path: Path):
+    """With 40 MB of means in it, to make it for everybody takes longer than all the rest of a round."""
+    small = Small(study("scd"), tmp_path)
+    small.run()
+    asked = [content for way, _, content in small.grid.carried if way == "down"]
+    rounds = [content for content in asked if wires.opened("x", content).about["kind"] == "round"]
+    assert len(rounds) == 4 * 6 and len({id(content) for content in rounds}) == 6
+
+
 # --- what passes --------------------------------------------------------------------------------------------------------
 
 

@@ -23,7 +23,7 @@ from twofold.federation import Coordinator, Identity, Patience, Question, Study
 pytest.importorskip("flwr")
 httpx = pytest.importorskip("httpx")
 
-from twofold.engines.flower import FlowerGrid, join  # noqa: E402
+from twofold.engines.flower import FlowerGrid, bodies, join  # noqa: E402
 from twofold.engines.flower.join import NotLetIn, _Line  # noqa: E402
 from twofold.engines.flower.serve import PATHS  # noqa: E402
 from twofold.federation.certificates import make_certificates  # noqa: E402
@@ -163,19 +163,19 @@ def test_a_federation_over_the_wire_and_nothing_stays_in_memory(certs: Path, tmp
     agreed = Study(base.document | {"stop": {"rounds": 8}})
     grid = FlowerGrid(certificates=certs, keys=agreed.keys)
     nodes = [node(agreed, name, tmp_path) for name in NAMES]
-    over = threading.Event()
 
     def run(who: Any) -> None:
-        join(who, f"127.0.0.1:{grid.port}", certificates=certs / "ca.crt", stop=over.is_set)
+        join(who, f"127.0.0.1:{grid.port}", certificates=certs / "ca.crt")
 
     threads = [threading.Thread(target=run, args=(who,), daemon=True) for who in nodes]
     for each in threads:
         each.start()
     server = Coordinator(agreed, grid, tmp_path / "server", patience=Patience(limit=60.0))
     found = server.run()
+    assert server.part(20.0) == []
     for each in threads:
         each.join(timeout=10)
-    over.set()
+    assert not any(each.is_alive() for each in threads)
     expected = tw.solve(problem(), found.algorithm, rounds=8, seed=3)
     assert_allclose(found.w, expected.w, rtol=0, atol=1e-11)
     assert_allclose(np.stack([who.model()[1] for who in nodes]), expected.beta, rtol=0, atol=1e-11)
@@ -189,6 +189,26 @@ def test_a_federation_over_the_wire_and_nothing_stays_in_memory(certs: Path, tmp
     )
     assert [len(each) for each in left] == [0, 0, 0, 0, 0] or max(map(len, left)) <= 2
     grid.close()
+
+
+def test_a_parcel_is_an_object_of_flowers_and_one_goes_to_everybody(certs: Path):
+    from flwr.supercore.inflatable.inflatable_object import get_object_id
+    from flwr.supercore.inflatable.inflatable_utils import validate_object_content
+
+    for body in (b"", b"\0", b"twofold1" + bytes(300)):
+        parcel = bodies.Parcel(body)
+        validate_object_content(parcel.deflate())  # raises for what is none
+        assert parcel.object_id == get_object_id(parcel.deflate())
+        assert bodies.content(parcel.deflate()) == body
+    grid = FlowerGrid(certificates=certs, keys={name: identities()[name].public for name in NAMES})
+    try:
+        everybody = list(grid._state.nodes)
+        assert all(grid._state.activate_node(number, 30.0) for number in everybody)
+        grid.push([Question(number, b"x" * 1000) for number in everybody])
+        kept = [entry.content for entry in grid._state.object_store.store.values()]
+        assert len(everybody) == 4 and sum(len(each) > 1000 for each in kept) == 1
+    finally:
+        grid.close()
 
 
 def test_a_large_message_gets_through(certs: Path):

@@ -354,10 +354,14 @@ class Coordinator:
         asked_for: dict[str, int] = {}
         self._up, self._down = (dict.fromkeys(self.study.names, 0) for _ in range(2))
 
+        questions: dict[int, tuple[int, bytes]] = {}  # who is equally far is asked the same: it is put together once
+
         def ask(names: list[str]) -> list[Question]:
             found = []
             for name in names:
-                asked_for[name], content = self._question(r, base[name])
+                if base[name] not in questions:
+                    questions[base[name]] = self._question(r, base[name])
+                asked_for[name], content = questions[base[name]]
                 self._down[name] += len(content)
                 found.append(Question(self.where[name], content))
             return found

@@ -296,7 +296,7 @@ class Node:
             return {}
 
         def fixed(arrays: Arrays) -> np.ndarray:
-            flat = np.concatenate([np.ravel(a).astype(np.float64) for a in arrays.values()])
+            flat = np.concatenate([np.ravel(a) for a in arrays.values()], dtype=np.float64)
             return encode(flat, self.weight, self.study.bits, self.study.M, f"client {self.name!r}")
 
         vector = fixed(both)

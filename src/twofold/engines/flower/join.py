@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fleet_pb2 import (
@@ -97,7 +97,7 @@ class _Line:
 
     def answer(self, head: Message, content: bytes) -> None:
         """Send an answer; only the object with the body in it."""
-        reply = Message(bodies.record(content), reply_to=head)
+        reply = Message(RecordDict({bodies.ENTRY: bodies.Parcel(content)}), reply_to=head)
         tree, objects = bodies.objects(reply)
         request = PushMessagesRequest(
             node=self.node, messages_list=[message_to_proto(remove_content_from_message(reply))], message_object_trees=[tree],

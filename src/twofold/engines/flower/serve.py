@@ -18,7 +18,7 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
@@ -244,8 +244,10 @@ class FlowerGrid:
     def push(self, questions: list[Question]) -> list[str]:
         """See `Grid.push`."""
         tickets = []
+        parcels = {q.content: bodies.Parcel(q.content) for q in questions}  # most questions are the same for everybody
         for node, content in questions:
-            message = Message(bodies.record(content), dst_node_id=node, message_type="train.round", ttl=DAY)
+            inside = RecordDict({bodies.ENTRY: parcels[content]})
+            message = Message(inside, dst_node_id=node, message_type="train.round", ttl=DAY)
             tree, objects = bodies.objects(message)
             ticket = tree.object_id
             session = self._state.start_session(self._run)
