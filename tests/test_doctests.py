@@ -6,13 +6,19 @@ import doctest
 import importlib
 import inspect
 import pkgutil
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 import twofold
+from twofold.algorithms import Algorithm
 from twofold.errors import MissingExtra
+from twofold.losses import Custom, Linear, Link, Net, Rows
+from twofold.objectives import Objective
+from twofold.problem import Problem
 
 # Found by walking the package, so that a new module cannot be forgotten. Importing __main__ would run the program.
 MODULES = sorted(
@@ -101,12 +107,61 @@ def public(module: ModuleType) -> Iterator[tuple[str, object]]:
 )
 def test_every_public_thing_has_an_example(name: str) -> None:
     module = load(name)
-    assert hasattr(module, "__all__"), f"{name} does not say what is public: give it an __all__"
     bare = [
         thing for thing, value in public(module) if thing not in STATE and ">>>" not in (inspect.getdoc(value) or "")
     ]
     assert not bare, f"{name}: no example in the docstring of {', '.join(bare)}"
 
 
+REFERENCE = Path(__file__).parents[1] / "docs" / "api"
+# What the library calls, and users only write: the class has an example of the whole.
+HOOKS = (Algorithm, Objective, Linear, Net, Custom, Link, Rows)
+# What engines ask a problem for.
+OF_ENGINES = {(Problem, name) for name in ("program", "stack", "stacks_as")}
+
+
+def in_reference() -> list[str]:
+    """Every name that a page of the reference explains."""
+    pages = [page.read_text(encoding="utf-8") for page in sorted(REFERENCE.glob("*.md"))]
+    return [name for page in pages for name in re.findall(r"^::: (\S+)", page, re.MULTILINE)]
+
+
+def methods(cls: type) -> Iterator[tuple[str, str]]:
+    """The methods that a class defines for users, and their docstrings; properties are read, not called."""
+    for name, value in vars(cls).items():
+        function = getattr(value, "__func__", value)
+        if inspect.isfunction(function) and not name.startswith("_") and (cls, name) not in OF_ENGINES:
+            yield name, inspect.getdoc(getattr(cls, name)) or ""
+
+
+def without_example(cls: type) -> list[str]:
+    """Methods whose docstring has no example and that no example of the class or of one it inherits from calls."""
+    if issubclass(cls, HOOKS):
+        return []
+    shown = "\n".join(inspect.getdoc(base) or "" for base in cls.__mro__)
+    inherited = {name for base in cls.__mro__[1:] for name in vars(base)}  # another one's method, explained there
+    return [
+        name for name, text in methods(cls) if ">>>" not in text and f".{name}(" not in shown and name not in inherited
+    ]
+
+
+@pytest.mark.parametrize("name", in_reference())
+def test_every_name_in_the_reference_has_an_example(name: str) -> None:
+    module, _, attribute = name.rpartition(".")
+    thing = getattr(load(module), attribute)
+    assert ">>>" in (inspect.getdoc(thing) or ""), f"{name} has no example in its docstring"
+    if inspect.isclass(thing):
+        assert not without_example(thing), f"no example calls {', '.join(without_example(thing))} of {name}"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_module_says_what_is_public(name: str) -> None:
+    module = load(name)
+    assert hasattr(module, "__all__"), f"{name} does not say what is public: give it an __all__"
+    for listed in module.__all__:
+        assert hasattr(module, listed), f"{name}.__all__ lists {listed}, which is not there"
+
+
 def test_the_walk_finds_the_modules() -> None:
+    assert "twofold.solver.solve" in in_reference()
     assert {"twofold.clients", "twofold.solver", "twofold.objectives.mixture", "twofold.theory.rates"} <= set(MODULES)

@@ -56,7 +56,11 @@ class Table:
         return "\n".join([*textwrap.wrap(self.title, WIDTH), *lines, *told])
 
     def to_html(self) -> str:
-        """Give the table as HTML, as the last line of a notebook's cell shows it."""
+        """Give the table as HTML, as the last line of a notebook's cell shows it.
+
+        >>> Table("", ["", "rounds"], [["acd", "12"]]).to_html().count("<td")
+        2
+        """
         return html(
             self.head, self.rows, self.title, [i for i, h in enumerate(self.head) if h in self.left], self.notes
         )
@@ -65,19 +69,39 @@ class Table:
         return self.to_html()
 
     def to_latex(self, path: FilePath | None = None) -> str:
-        """The table as LaTeX (package booktabs); written to `path` if one is given."""
+        """The table as LaTeX (package booktabs); written to `path` if one is given.
+
+        >>> print(Table("", ["", "rounds"], [["acd", "12"]]).to_latex().splitlines()[4])
+        acd & 12 \\\\
+        """
         return _written(latex(self.head, self.rows, self.title), path)
 
     def to_pandas(self) -> DataFrame:
-        """The table as a pandas DataFrame (needs pandas)."""
+        """The table as a pandas DataFrame (needs pandas).
+
+        >>> Table(
+        ...     "", ["method", "rounds"], [["acd", "12"]], columns={"method": ["acd"], "rounds": [12]}
+        ... ).to_pandas().rounds.sum()
+        np.int64(12)
+        """
         return require("pandas", "Table.to_pandas", "sklearn").DataFrame(dict(self._by_column()))
 
     def to_csv(self, path: FilePath) -> Path:
-        """Write the table as CSV, and return the path."""
+        """Write the table as CSV, and return the path.
+
+        >>> import tempfile
+        >>> Table("", ["", "rounds"], [["acd", "12"]]).to_csv(Path(tempfile.mkdtemp()) / "a.csv").read_text()
+        'name,rounds\\nacd,12\\n'
+        """
         return write_csv(path, self._by_column())
 
     def to_parquet(self, path: FilePath) -> Path:
-        """Write the table as Parquet (needs pyarrow), and return the path."""
+        """Write the table as Parquet (needs pyarrow), and return the path.
+
+        >>> import tempfile
+        >>> Table("", ["", "rounds"], [["acd", "12"]]).to_parquet(Path(tempfile.mkdtemp()) / "a.parquet").name
+        'a.parquet'
+        """
         return write_parquet(path, self._by_column())
 
     def _by_column(self) -> Columns:

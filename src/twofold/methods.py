@@ -46,12 +46,15 @@ NORMS = ("norm", "bn")
 class Method:
     """A method by its name in the field: what it minimises, and how.
 
-    >>> import twofold as tw
+    >>> import numpy as np, twofold as tw
     >>> method = tw.methods.ditto(tw.losses.logistic(), lam=0.5, lr=0.1)
     >>> method.name, method.algorithm.name
     ('ditto', 'ditto')
     >>> print(method.minimises)
     no single F: w minimises mean f'(w), and each β_m minimises f'_m(β) + (λ/2)‖β − w‖²
+    >>> clients = tw.Clients.from_list([(np.eye(2), [0, 1])] * 2)
+    >>> method.problem(clients).objective.name
+    'mixture'
     """
 
     name: str

@@ -142,7 +142,12 @@ def plot(
 
 
 class Band(NamedTuple):
-    """The median of several seeds on a common axis, and its quantiles."""
+    """The median of several seeds on a common axis, and its quantiles.
+
+    >>> import numpy as np
+    >>> Band(x=np.arange(2.0), middle=np.ones(2), low=np.zeros(2), high=np.full(2, 3.0)).high.tolist()
+    [3.0, 3.0]
+    """
 
     x: Array
     middle: Array
@@ -485,6 +490,15 @@ def clients(
 
     `notes` are a few words below a name (the hyper-parameter that was chosen, say); the rows named in `baselines` have
     another colour. The ending of `path` chooses the format (png, pdf, svg). Returns the path.
+
+    >>> import tempfile
+    >>> import numpy as np, twofold as tw
+    >>> made = tw.Clients.from_list([(np.eye(2), np.ones(2)), (np.eye(2), np.zeros(2))])
+    >>> loss = tw.losses.squared(l2=0.1)
+    >>> near = {"near": tw.objectives.mixture(loss, lam=1.0)}
+    >>> found = tw.evaluate.compare(loss, made, made, near, rounds=2, baselines=False, record=())
+    >>> clients(found, Path(tempfile.mkdtemp()) / "clients.svg").name
+    'clients.svg'
     """
     require("matplotlib", "A plot", "paper")
     import matplotlib
@@ -544,7 +558,13 @@ def clients(
 
 
 def save(figure: Any, path: str | os.PathLike[str]) -> Path:
-    """Write a figure, and make its folder if need be; the same figure always gives the same file."""
+    """Write a figure, and make its folder if need be; the same figure always gives the same file.
+
+    >>> import tempfile
+    >>> from matplotlib.figure import Figure
+    >>> save(Figure(), Path(tempfile.mkdtemp()) / "figures" / "empty.svg").name
+    'empty.svg'
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {"Software": None}}

@@ -234,11 +234,25 @@ class Problem:
         return tuple(None if private is None else np.asarray(private)[p] for p in self.positions)
 
     def inward(self, w: Pytree, parts: tuple[Pytree, ...]) -> tuple[Pytree, tuple[Pytree, ...]]:
-        """The user's w and each bucket's β as algorithms have them."""
+        """The user's w and each bucket's β as algorithms have them.
+
+        >>> import numpy as np, twofold as tw
+        >>> clients = tw.Clients.from_list([(np.eye(2), [0, 1])] * 4)
+        >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(), lam=1.0), clients)
+        >>> problem.inward(np.ones(2), (np.ones((4, 2)),))[0].tolist()  # √M times larger inside
+        [2.0, 2.0]
+        """
         return self.variables.inward(w, parts, tree.cast(self._factors()))
 
     def outward(self, w: Pytree, parts: tuple[Pytree, ...]) -> tuple[Pytree, tuple[Pytree, ...]]:
-        """An algorithm's w and each bucket's β as the user has them."""
+        """An algorithm's w and each bucket's β as the user has them.
+
+        >>> import numpy as np, twofold as tw
+        >>> clients = tw.Clients.from_list([(np.eye(2), [0, 1])] * 4)
+        >>> problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(), lam=1.0), clients)
+        >>> problem.outward(np.ones(2), (np.ones((4, 2)),))[0].tolist()  # √M times smaller outside
+        [0.5, 0.5]
+        """
         return self.variables.outward(w, parts, tree.cast(self._factors()))
 
     def program(self, *stacks: Member) -> Program:

@@ -91,7 +91,12 @@ class Ledger:
         return float(np.mean(self.bytes_up) + np.mean(self.bytes_down))
 
     def as_dict(self) -> dict[str, int | list[int]]:
-        """All entries as plain numbers and lists."""
+        """All entries as plain numbers and lists.
+
+        >>> none = np.zeros(2, int)
+        >>> Ledger(1, 4, 10, 10, 80, 80, none, none).as_dict()["gradients_w"]
+        [0, 0]
+        """
         entries = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in entries.items()}
 
@@ -131,19 +136,41 @@ class History(Mapping[str, _Column]):
         return f"History({records} records of {', '.join(self._columns)})"
 
     def to_pandas(self) -> DataFrame:
-        """The columns as a pandas DataFrame (needs pandas)."""
+        """The columns as a pandas DataFrame (needs pandas).
+
+        >>> history = History({"round": [0, 1], "loss": [0.7, 0.5]})
+        >>> history.to_pandas().loss.tolist()
+        [0.7, 0.5]
+        """
         return frame("History.to_pandas", self._columns)
 
     def to_csv(self, path: FilePath) -> Path:
-        """Write the columns as CSV, one line per record, and return the path."""
+        """Write the columns as CSV, one line per record, and return the path.
+
+        >>> import tempfile
+        >>> history = History({"round": [0, 1], "loss": [0.7, 0.5]})
+        >>> history.to_csv(Path(tempfile.mkdtemp()) / "run.csv").read_text().split()
+        ['round,loss', '0,0.7', '1,0.5']
+        """
         return write_csv(path, self._columns)
 
     def to_parquet(self, path: FilePath) -> Path:
-        """Write the columns as Parquet (needs pyarrow), and return the path."""
+        """Write the columns as Parquet (needs pyarrow), and return the path.
+
+        >>> import tempfile
+        >>> history = History({"round": [0, 1], "loss": [0.7, 0.5]})
+        >>> history.to_parquet(Path(tempfile.mkdtemp()) / "run.parquet").name
+        'run.parquet'
+        """
         return write_parquet(path, self._columns)
 
     def to_latex(self) -> str:
-        """The records as a LaTeX table (package booktabs)."""
+        """The records as a LaTeX table (package booktabs).
+
+        >>> history = History({"round": [0, 1], "loss": [0.7, 0.5]})
+        >>> history.to_latex().splitlines()[2]
+        'round & loss \\\\\\\\'
+        """
         columns = [[_short(value) for value in values.tolist()] for values in self._columns.values()]
         return latex([name.replace("_", " ") for name in self._columns], list(zip(*columns, strict=True)))
 
@@ -207,7 +234,15 @@ class Result:
         return _settings(self.algorithm)
 
     def at_best(self) -> Result:
-        """This run with the models of its best round in place of its last."""
+        """This run with the models of its best round in place of its last.
+
+        >>> ledger = Ledger(1, 1, 2, 2, 16, 16, np.zeros(1, int), np.zeros(1, int))
+        >>> history = History({"round": [0, 1], "loss": [0.7, 0.5]})
+        >>> run = Result(np.ones(2), (), history, ledger, "budget", "", {"name": "lsgd"}, seed=0, seconds=0.1)
+        >>> best = Best(round=0, column="test_loss", value=0.4, w=np.zeros(2), beta=())
+        >>> dataclasses.replace(run, best=best).at_best().w.tolist()
+        [0.0, 0.0]
+        """
         if self.best is None:
             raise InputError(
                 "This run has no best round, since it was not evaluated on held-out rows: say solve(..., validation=clients) "
@@ -264,6 +299,14 @@ class Result:
 
         If the parameters are modules of another library (Equinox, for example), they come back as a tuple of their arrays, and
         `notes` says so; pass their `problem` to get the modules back.
+
+        >>> import tempfile
+        >>> ledger = Ledger(1, 1, 2, 2, 16, 16, np.zeros(1, int), np.zeros(1, int))
+        >>> history = History({"round": [0, 1], "loss": [0.7, 0.5]})
+        >>> run = Result(np.ones(2), (), history, ledger, "budget", "", {"name": "lsgd"}, seed=0, seconds=0.1)
+        >>> folder = run.save(tempfile.mkdtemp())
+        >>> Result.load(folder).w.tolist()
+        [1.0, 1.0]
         """
         folder = Path(folder)
         document = storage.read_json(folder / RESULT)
@@ -316,7 +359,14 @@ class Result:
         return str(self._table())
 
     def to_latex(self, path: FilePath | None = None) -> str:
-        """A LaTeX table of how the run ended, what it cost, and its last record; written to `path` if one is given."""
+        """A LaTeX table of how the run ended, what it cost, and its last record; written to `path` if one is given.
+
+        >>> ledger = Ledger(1, 1, 2, 2, 16, 16, np.zeros(1, int), np.zeros(1, int))
+        >>> history = History({"round": [0, 1], "loss": [0.7, 0.5]})
+        >>> run = Result(np.ones(2), (), history, ledger, "budget", "", {"name": "lsgd"}, seed=0, seconds=0.1)
+        >>> "lsgd" in run.to_latex()
+        True
+        """
         return self._table().to_latex(path)
 
 
@@ -352,7 +402,14 @@ class Results(Sequence[Result]):
         return f"Results({len(self)} seeds: {', '.join(f'{n} {status}' for status, n in ends.items() if n)})"
 
     def column(self, name: str) -> NDArray[np.float64]:
-        """One column of every seed's history: (seeds, records). Seeds that stopped early are padded with NaN."""
+        """One column of every seed's history: (seeds, records). Seeds that stopped early are padded with NaN.
+
+        >>> ledger = Ledger(1, 1, 2, 2, 16, 16, np.zeros(1, int), np.zeros(1, int))
+        >>> history = History({"round": [0, 1], "loss": [0.7, 0.5]})
+        >>> run = Result(np.ones(2), (), history, ledger, "budget", "", {"name": "lsgd"}, seed=0, seconds=0.1)
+        >>> Results([run, run]).column("loss").tolist()
+        [[0.7, 0.5], [0.7, 0.5]]
+        """
         columns = [np.asarray(run.history[name], float) for run in self.runs]
         out = np.full((len(columns), max(map(len, columns))), np.nan)
         for row, values in zip(out, columns, strict=True):
@@ -390,7 +447,16 @@ class Results(Sequence[Result]):
 
     @classmethod
     def load(cls, folder: str | Path) -> Results:
-        """Read what `save` wrote; the runs keep their order."""
+        """Read what `save` wrote; the runs keep their order.
+
+        >>> import tempfile
+        >>> ledger = Ledger(1, 1, 2, 2, 16, 16, np.zeros(1, int), np.zeros(1, int))
+        >>> history = History({"round": [0, 1], "loss": [0.7, 0.5]})
+        >>> run = Result(np.ones(2), (), history, ledger, "budget", "", {"name": "lsgd"}, seed=0, seconds=0.1)
+        >>> folder = Results([run, dataclasses.replace(run, seed=1)]).save(tempfile.mkdtemp())
+        >>> [run.seed for run in Results.load(folder)]
+        [0, 1]
+        """
         path = Path(folder) / RESULTS
         if not path.is_file():
             raise InputError(
@@ -402,19 +468,49 @@ class Results(Sequence[Result]):
         return cls([Result.load(_seed_folder(Path(folder), seed)) for seed in document["seeds"]])
 
     def to_pandas(self) -> DataFrame:
-        """All histories, concatenated into one DataFrame with a column `seed` (needs pandas)."""
+        """All histories, concatenated into one DataFrame with a column `seed` (needs pandas).
+
+        >>> ledger = Ledger(1, 1, 2, 2, 16, 16, np.zeros(1, int), np.zeros(1, int))
+        >>> history = History({"round": [0, 1], "loss": [0.7, 0.5]})
+        >>> run = Result(np.ones(2), (), history, ledger, "budget", "", {"name": "lsgd"}, seed=0, seconds=0.1)
+        >>> Results([run, run]).to_pandas().shape
+        (4, 3)
+        """
         return frame("Results.to_pandas", self._by_column())
 
     def to_csv(self, path: FilePath) -> Path:
-        """Write all histories, concatenated with a column `seed`, as CSV, and return the path."""
+        """Write all histories, concatenated with a column `seed`, as CSV, and return the path.
+
+        >>> import tempfile
+        >>> ledger = Ledger(1, 1, 2, 2, 16, 16, np.zeros(1, int), np.zeros(1, int))
+        >>> history = History({"round": [0, 1], "loss": [0.7, 0.5]})
+        >>> run = Result(np.ones(2), (), history, ledger, "budget", "", {"name": "lsgd"}, seed=0, seconds=0.1)
+        >>> Results([run]).to_csv(Path(tempfile.mkdtemp()) / "runs.csv").read_text().split()
+        ['round,loss,seed', '0,0.7,0', '1,0.5,0']
+        """
         return write_csv(path, self._by_column())
 
     def to_parquet(self, path: FilePath) -> Path:
-        """Write all histories, concatenated with a column `seed`, as Parquet (needs pyarrow), and return the path."""
+        """Write all histories, concatenated with a column `seed`, as Parquet (needs pyarrow), and return the path.
+
+        >>> import tempfile
+        >>> ledger = Ledger(1, 1, 2, 2, 16, 16, np.zeros(1, int), np.zeros(1, int))
+        >>> history = History({"round": [0, 1], "loss": [0.7, 0.5]})
+        >>> run = Result(np.ones(2), (), history, ledger, "budget", "", {"name": "lsgd"}, seed=0, seconds=0.1)
+        >>> Results([run]).to_parquet(Path(tempfile.mkdtemp()) / "runs.parquet").name
+        'runs.parquet'
+        """
         return write_parquet(path, self._by_column())
 
     def to_latex(self) -> str:
-        """A LaTeX table (package booktabs) of how each seed ended: status, rounds, bytes, metrics, seconds."""
+        """A LaTeX table (package booktabs) of how each seed ended: status, rounds, bytes, metrics, seconds.
+
+        >>> ledger = Ledger(1, 1, 2, 2, 16, 16, np.zeros(1, int), np.zeros(1, int))
+        >>> history = History({"round": [0, 1], "loss": [0.7, 0.5]})
+        >>> run = Result(np.ones(2), (), history, ledger, "budget", "", {"name": "lsgd"}, seed=0, seconds=0.1)
+        >>> Results([run, run]).to_latex().count("budget")
+        2
+        """
         skipped = ("round", "iteration", "bytes", "gradients_w", "gradients_beta", "seconds", "stage")
         last = [name for name in self.runs[0].history if name not in skipped]
         rows = [

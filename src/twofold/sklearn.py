@@ -464,6 +464,8 @@ class PersonalizedClassifier(ClassifierMixin, _Personalized):
     >>> few = pd.DataFrame({"patient": "zoe", "dose": [-2.0, -1.0, 1.0, 2.0], "drug": "old"})
     >>> model.adapt(few, ["better", "better", "worse", "worse"]).predict(few).tolist()
     ['better', 'better', 'worse', 'worse']
+    >>> model.predict_proba(few).shape, model.predict_log_proba(few).shape, model.decision_function(few).shape
+    ((4, 2), (4, 2), (4,))
     """
 
     def _target(self, y: Any) -> NDArray[Any]:

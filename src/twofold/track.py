@@ -25,8 +25,13 @@ COUNTS = ("seed", "round", "iteration")
 class Logger(ABC):
     """Something that is told every record of a run: a callback that can be closed.
 
-    >>> issubclass(CSV, Logger)
-    True
+    >>> class Printer(Logger):
+    ...     def __call__(self, record):
+    ...         print(record["loss"])
+    >>> log = Printer()
+    >>> log({"seed": 0, "round": 1, "loss": 0.5})
+    0.5
+    >>> log.close()
     """
 
     @abstractmethod
@@ -87,8 +92,11 @@ class CSV(Logger):
 class Parquet(Logger):
     """All records as one Parquet file, which `close` writes (needs pyarrow).
 
-    >>> Parquet.__name__
-    'Parquet'
+    >>> import tempfile
+    >>> with Parquet(Path(tempfile.mkdtemp()) / "run.parquet") as log:
+    ...     log({"seed": 0, "round": 1, "loss": 0.5})
+    >>> log.records
+    [{'seed': 0, 'round': 1, 'loss': 0.5}]
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -109,8 +117,12 @@ class Parquet(Logger):
 class TensorBoard(Logger):
     """Scalars by round, for `tensorboard --logdir FOLDER`; every seed in a folder of its own (needs tensorboardX).
 
-    >>> TensorBoard.__name__
-    'TensorBoard'
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> with TensorBoard(folder) as log:
+    ...     log({"seed": 0, "round": 1, "loss": 0.5})
+    >>> [path.name for path in folder.iterdir()]
+    ['seed-0']
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -134,8 +146,8 @@ class TensorBoard(Logger):
 class MLflow(Logger):
     """Metrics of the active MLflow run, by round (needs mlflow); of many seeds, with the seed before the name.
 
-    >>> MLflow.__name__
-    'MLflow'
+    >>> with mlflow.start_run():  # doctest: +SKIP
+    ...     tw.solve(problem, "acd", rounds=10, callbacks=[MLflow()])
     """
 
     def __init__(self) -> None:

@@ -114,6 +114,49 @@ class Algorithm(ABC):
     - `model(shared)` and `personal(private)` are the w and β that the method would report now.
 
     Before a run begins, `check` and `trace` test all this on shapes alone, and raise a `ContractError` with one sentence.
+
+    >>> import jax.numpy as jnp
+    >>> from typing import NamedTuple
+    >>> from twofold import tree
+    >>> class Message(NamedTuple):
+    ...     gradient: object
+    >>> @tree.record
+    ... class Descent(Algorithm):  # gradient descent on both blocks
+    ...     eta: float = 0.1
+    ...     name = "descent"
+    ...
+    ...     def complete(self, facts):
+    ...         return self, None  # nothing to fill in
+    ...
+    ...     def init(self, w0):
+    ...         return w0
+    ...
+    ...     def init_private(self, w0, beta0, oracle):
+    ...         return beta0
+    ...
+    ...     def plan(self, stream, k):
+    ...         return k
+    ...
+    ...     def client(self, plan, shared, private, oracle, key):
+    ...         of_w, of_beta = oracle.gradients(shared, private)
+    ...         return tree.combine((1.0, private), (-self.eta, of_beta)), Message(of_w)
+    ...
+    ...     def server(self, plan, shared, mean):
+    ...         return tree.combine((1.0, shared), (-self.eta, mean.gradient))
+    ...
+    ...     def sends(self, plan):
+    ...         return Message(True)
+    ...
+    ...     def evaluations(self, plan, rows):
+    ...         return Evaluations(rows, rows)
+    ...
+    ...     def model(self, shared):
+    ...         return shared
+    ...
+    ...     def personal(self, private):
+    ...         return private
+    >>> Descent(eta=0.5).server(0, jnp.ones(2), Message(jnp.ones(2))).tolist()
+    [0.5, 0.5]
     """
 
     name: ClassVar[str]

@@ -96,6 +96,8 @@ class Comparison:
     ... )
     >>> len(found), found.measure
     (1, 'minus squared error')
+    >>> found.to_pandas().name.tolist()
+    ['near']
     """
 
     rows: tuple[Row, ...]

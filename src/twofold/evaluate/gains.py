@@ -106,6 +106,8 @@ class Report:
     (['personal', 'shared', 'alone'], 'accuracy')
     >>> len(found.helped("alone")) + len(found.hurt("alone")) <= 4
     True
+    >>> found.to_pandas().shape[0], len(found.sentences()) >= 2
+    (4, True)
     """
 
     names: tuple[Name, ...]

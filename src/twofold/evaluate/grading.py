@@ -87,6 +87,10 @@ class Evaluation:
     (0.7, 'bob')
     >>> found
     Evaluation(local, accuracy of 2 clients: mean 70.0 %, worst 50.0 % (bob))
+    >>> found.quantiles([0.0, 1.0]).tolist(), found.summary()["personal"]["worst_client"]
+    ([0.5, 0.9], 'bob')
+    >>> found.to_pandas().columns.tolist()
+    ['client', 'rows', 'personal']
     """
 
     names: tuple[Name, ...]

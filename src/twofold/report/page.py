@@ -41,7 +41,15 @@ class Shown:
 
 
 def write(folder: str | os.PathLike[str], name: str = REPORT) -> Path:
-    """Write a page about the runs in a folder and below it, and return its path."""
+    """Write a page about the runs in a folder and below it, and return its path.
+
+    >>> import tempfile
+    >>> try:
+    ...     write(tempfile.mkdtemp())
+    ... except InputError as mistake:
+    ...     print(str(mistake)[:20])
+    There are no runs in
+    """
     folder = Path(folder)
     runs = read_runs(folder)
     if not runs:

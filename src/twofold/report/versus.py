@@ -27,6 +27,13 @@ class Versus:
     """The result of `compare`: the table, the best run (None if that is undecided), and sentences that explain why.
 
     Printing it gives the table and the sentences; a notebook shows them as HTML.
+
+    >>> from twofold.exports import Table
+    >>> print(Versus(Table("", ["", "loss"], [["a", "0.5"]]), "a", ("Best: a.",)))
+       loss
+    a   0.5
+    <BLANKLINE>
+    Best: a.
     """
 
     table: Table
@@ -75,6 +82,28 @@ def compare(runs: Sequence[Run]) -> Versus:
     Runs of the same problem are judged by what they reached: the smallest loss or, if all reached the same certified gap, the fewest
     rounds. Runs of different problems are judged by their clients' grades, paired client by client; "surely" means that the
     bootstrap's 95 % interval of the mean difference lies on one side of zero.
+
+    >>> import pathlib, tempfile
+    >>> from twofold import History, Ledger, Result
+    >>> from twofold.report.runs import read_runs
+    >>> folder, ledger = (
+    ...     pathlib.Path(tempfile.mkdtemp()),
+    ...     Ledger(1, 1, 2, 2, 16, 16, np.zeros(1, int), np.zeros(1, int)),
+    ... )
+    >>> for name, loss in (("a", 0.5), ("b", 0.25)):
+    ...     history = History({"round": [0, 1], "loss": [0.7, loss]})
+    ...     run = Result(np.ones(2), (), history, ledger, "budget", "", {"name": "lsgd"}, seed=0, seconds=0.1)
+    ...     run.save(folder / name).name
+    'a'
+    'b'
+    >>> found = compare(read_runs(folder))
+    >>> print(found.table)
+         rounds  traffic  loss  ended
+      a       1     32 B   0.5  budget
+      b       1     32 B  0.25  budget
+    Traffic: sent and received by each client.
+    >>> found.best is None  # without a configuration it is not known whether they solved the same problem
+    True
     """
     if not runs:
         raise InputError("There are no runs to compare.")

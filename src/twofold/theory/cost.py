@@ -22,6 +22,8 @@ class Cost:
 
     >>> Cost(round=2.0, byte=1e-6, gradient=1e-6).total(rounds=10, bytes=5e6, gradients=3e6)
     28.0
+    >>> Cost(round=0.2, byte=1e-8, gradient=1e-7).total(rounds=10, bytes=1e6, gradients=10)
+    2.010001
     """
 
     round: float

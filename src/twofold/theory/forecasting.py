@@ -88,6 +88,10 @@ class Forecast:
     >>> table = tw.theory.forecast(problem, 1e-4, ["acd", "lsgd"])
     >>> [row.method for row in table]
     ['acd', 'lsgd']
+    >>> table.table()[0][:3]
+    ['', 'iterations', 'rounds']
+    >>> table.to_latex().splitlines()[0]
+    '\\\\begin{table}'
     """
 
     tol: float

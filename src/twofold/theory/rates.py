@@ -62,6 +62,8 @@ class Rate(NamedTuple):
 
     >>> Rate(0.1).criterion, Rate(0.1).certainty
     ('‖x − x*‖²', 'certified')
+    >>> round(Rate(0.1).iterations(1e-3))
+    66
     """
 
     kappa: float

@@ -74,10 +74,21 @@ class Tuned:
     rows that were held out, and its standard error. `gain_over_shared` and `gain_over_alone` are those of the whole procedure: the loss
     of each row is that of the strength which the other folds' rows would choose.
 
-    >>> import numpy as np
-    >>> from twofold.tune import Tuned
-    >>> Tuned.__dataclass_fields__["strength"].name
-    'strength'
+    >>> import numpy as np, twofold as tw
+    >>> rng = np.random.default_rng(0)
+    >>> def client(shift):
+    ...     x = rng.normal(size=(30, 3))
+    ...     return x, x @ (np.ones(3) + shift) + rng.normal(size=30)
+    >>> clients = tw.Clients.from_list([client(0.5 * rng.normal(size=3)) for _ in range(6)])
+    >>> tuned = tw.tune(tw.objectives.mixture(tw.losses.squared(l2=0.01), lam=1.0), clients, values=[0.1, 1.0])
+    >>> tuned.one_for_all, tuned.to_pandas().lam.tolist()
+    (0.1, ['inf', '1', '0.1', '0'])
+    >>> tuned.to_latex().splitlines()[0]
+    '\\\\begin{tabular}{lrrr}'
+    >>> len(tuned.plot().axes)
+    1
+    >>> tuned.solve(rounds=1).ledger.rounds
+    1
     """
 
     name: str
