@@ -69,6 +69,14 @@ def test_hindsight_is_over_ours_only():
     assert ratio == pytest.approx([2.0], rel=1e-3)
 
 
+def test_a_method_whose_steps_follow_from_the_cost_counts_as_it_was_run_under_it():
+    choices = {**AUTO["choices"], "simulation": "asvrcd"}
+    auto = row("auto", 10, algorithm="profile", choices=choices, runs={"simulation": row("asvrcd", 20)})
+    rows = [auto, row("asvrcd", 1000), row("profile", 10)]
+    assert realdata_page._hindsight(rows, "simulation") == pytest.approx([2.0], rel=0.1)
+    assert realdata_page._hindsight(rows, "cross-silo") == pytest.approx([1.0])
+
+
 def test_many_rows_are_compared_by_gradients():
     large = [{**row("acd", 9), "data": "large"}, {**row("asvrcd, gradients only", 90), "data": "large"}]
     found = claims([row("auto", 5, **AUTO), *large])

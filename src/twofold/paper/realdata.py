@@ -192,7 +192,13 @@ def _auto(data: str, objective: str, whole: tw.Problem) -> Row:
     took = time.perf_counter() - since
     choices = {name: choice(fresh, name) for name in PRESETS}
     row = _row(_course(found, whole.optimum().value, _first_gap(whole)))
-    return {**row, "call": took, "status": found.status, "algorithm": found.algorithm.name, "choices": choices}
+    # The steps of these follow from the cost: under another one than the default they are another method.
+    own = {
+        name: OURS[taken] for name, taken in choices.items() if taken in ("asvrcd", "svrcd") and name != "cross-silo"
+    }
+    runs = {name: _row(_solved(whole, method, cost=name)) for name, (method, _) in own.items()}
+    about = {"status": found.status, "algorithm": found.algorithm.name, "choices": choices, "runs": runs}
+    return {**row, "call": took, **about}
 
 
 def choice(whole: tw.Problem, cost: Preset) -> str:

@@ -165,8 +165,8 @@ def _hindsight(rows: list[Row], preset: Preset) -> list[float]:
         ]
         name = auto["choices"][preset]
         usual = auto if name == auto["algorithm"] else None
-        chosen = next((row for row in mine if row["method"] == name), usual)
-        ratios.append(total(chosen) / min(map(total, mine)) if chosen else np.inf)
+        chosen = auto.get("runs", {}).get(preset) or next((row for row in mine if row["method"] == name), usual)
+        ratios.append(total(chosen) / min(map(total, [*mine, chosen])) if chosen else np.inf)
     return ratios
 
 
