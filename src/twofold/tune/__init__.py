@@ -38,7 +38,7 @@ from twofold.result import Ledger, Result
 from twofold.solver import solve
 from twofold.tree import Pytree
 from twofold.tune.choice import Gain, Judge
-from twofold.tune.path import Fit, Path, assign
+from twofold.tune.path import Fit, Path, Point, assign
 
 __all__ = ["Gain", "Tuned", "curvature_of", "tune"]
 
@@ -285,7 +285,11 @@ def tune(
         shy = rule == "one standard error"
         chosen = judge.best(table, most_shared=shy)
         nested, lines = judge.nested(table, shy)
-        alone_better = _per_client(family, judge, table, lines, chosen, paths[0], by, nested) if per_client else None
+        alone_better = (
+            _per_client(family, judge, table, lines, chosen, paths[0], fits[chosen].end, by, nested)
+            if per_client
+            else None
+        )
     own = alone_better is not None and (per_client is True or alone_better.gain.mean > alone_better.gain.error)
     strengths = (family.ends[0], *family.values, family.ends[1])
     ledger = _total(paths, len(table), folds, clients.opening_floats)
@@ -468,8 +472,8 @@ class _Own(NamedTuple):
 
 
 def _per_client(
-    family: _Family, judge: Judge, table: NDArray[np.float64], lines: NDArray[np.int64], chosen: int, path: Path, by: By,
-    nested: NDArray[np.float64],
+    family: _Family, judge: Judge, table: NDArray[np.float64], lines: NDArray[np.int64], chosen: int, path: Path, start: Point,
+    by: By, nested: NDArray[np.float64],
 ) -> _Own | None:  # fmt: skip
     """Every fold is fitted with the strengths that the rows of the other folds choose."""
     if family.own is None:
@@ -483,7 +487,7 @@ def _per_client(
     by_fold = np.stack([strengths(int(common), judge.fold != f) for f, common in enumerate(lines)])
     if np.all(by_fold == by_fold[:, :1]):
         return None  # nobody wants another one
-    fit = path.fit(family.own(by_fold[0]), own=by_fold)
+    fit = path.fit(family.own(by_fold[0]), own=by_fold, start=start)
     rows = fit.loss if by == "loss" else -fit.grade
     final = strengths(chosen, None)
     if not final.any() or np.all(final == final[0]):

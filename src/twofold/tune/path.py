@@ -8,6 +8,7 @@ of the objective, which is data to the compiled program: another one compiles no
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twofold import randomness, tree
+from twofold.algorithms import Profile
 from twofold.algorithms.base import Algorithm
 from twofold.clients import Clients
 from twofold.engines.loop import Layout, State, client_streams, first_state, report, step
@@ -45,11 +47,12 @@ Buckets: TypeAlias = tuple[jax.Array, ...]
 
 
 class Fit(NamedTuple):
-    """What one strength gives: the loss and the grade of every row, by the model that has not seen it, and the rounds."""
+    """What one strength gives: the loss and the grade of every row, by the model that has not seen it, the rounds, and the end."""
 
     loss: Rows
     grade: Rows
     rounds: NDArray[np.int64]  # of each fold
+    end: Point
 
 
 class Point(NamedTuple):
@@ -99,7 +102,7 @@ class Path:
         self.clients, self.folds = clients, folds
         problem = Problem(objective, clients, sampling="uniform")
         self._problem = problem
-        self._algorithm: Algorithm = tree.cast(complete(problem, "profile")[0])
+        self._algorithm: Algorithm = tree.cast(_for_a_path(complete(problem, "profile")[0]))
         self._variables = problem.variables
         self._stacks = tuple(stack._replace(draws=None, proof=None) for stack in problem.stacks)
         self._held = tuple(jnp.asarray(part) for part in self._padded(fold, -1))
@@ -136,8 +139,8 @@ class Path:
         # A client with no row to train on has no loss in this fold, only what the objective pulls it to.
         return self._padded(mine * np.repeat(counts / np.where(total > 0, total, 1.0), counts), 0.0)
 
-    def fit(self, objective: Objective, own: Pytree | None = None) -> Fit:
-        """Fit every fold with this objective, from where the last fit ended; `own` has a leading axis of folds if given."""
+    def fit(self, objective: Objective, own: Pytree | None = None, start: Point | None = None) -> Fit:
+        """Fit every fold with this objective, from `start` or else where the last fit ended; `own` has an axis of folds if given."""
         bound = objective.prepare(self.clients, lambda first: Problem(first, self.clients).optimum()[:2])
         each = bound.own(self.clients) if own is None else own
         spread = each if own is not None else jax.tree.map(
@@ -155,7 +158,7 @@ class Path:
             self._held,
         )
         numbers = jnp.arange(self.folds, dtype=jnp.int32)
-        several = (numbers, self._weights, owns, self._point)
+        several = (numbers, self._weights, owns, self._point if start is None else start)
         if self._together:
             found = _fit(self._algorithm, *fixed, *several, most=self._most, calm=self._calm)
         else:
@@ -165,7 +168,7 @@ class Path:
         self._point = found.end
         rounds = np.asarray(found.rounds, np.int64)
         self._count(rounds)
-        return Fit(self._flat(found.losses), self._flat(found.grades), rounds)
+        return Fit(self._flat(found.losses), self._flat(found.grades), rounds, self._point)
 
     def _flat(self, parts: Buckets) -> Rows:
         """Padded stacks with an axis of folds as one entry per row: each row has its own fold's, elsewhere zero."""
@@ -191,6 +194,15 @@ class Path:
             most if problem.has_shared else 0, most, floats, floats, 8 * floats, 8 * floats,
             of_w * problem.has_shared, of_beta * problem.has_private,
         )  # fmt: skip
+
+
+def _for_a_path(algorithm: Algorithm) -> Algorithm:
+    """With Newton's method two steps of each client in a round will do, since every fit starts where its neighbour ended.
+
+    (One step is too few: with a strong pull, ∇φ_m is then that of a quadratic model, and F stands still before the end.)
+    """
+    near = isinstance(algorithm, Profile) and algorithm.outer == "newton"
+    return dataclasses.replace(algorithm, steps=2) if near else algorithm
 
 
 def _nothing(clients: int) -> Ledger:
