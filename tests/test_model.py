@@ -17,6 +17,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import problems
 import twofold as tw
+from test_compilations import compiling
 from twofold.losses import Rows
 from twofold.model import adapting
 from twofold.objectives.two_stage import Around
@@ -245,6 +246,15 @@ def test_a_new_client_of_many_classes_with_an_intercept_needs_products() -> None
 
     slope = jax.grad(value)(jax.tree.map(lambda leaf: leaf[0], found.beta))
     assert max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(slope)) < 1e-9 * 0.3  # ‖β − β*‖ ≤ ‖∇‖/(l2 + λ)
+
+
+def test_the_next_new_client_compiles_nothing_however_many_rows_it_has() -> None:
+    jax.clear_caches()
+    model, rng = made("mixture"), np.random.default_rng(3)
+    model.adapt(NEW.x, NEW.y)
+    with compiling(0):
+        for rows in (1, 40, 256):
+            assert model.adapt(rng.normal(size=(rows, 3)), rng.integers(0, 2, rows)).gap < 1e-12
 
 
 def test_clients_that_differ_without_a_private_part() -> None:

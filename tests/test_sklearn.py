@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,7 +23,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import twofold as tw
 from test_compilations import compiling
 from twofold.clients import ClientWarning
-from twofold.sklearn import PersonalizedClassifier, PersonalizedRegressor, WholeClients, WithinClients
+from twofold.sklearn import PersonalizedClassifier, PersonalizedRegressor, WholeClients, WithinClients, load
 
 
 @parametrize_with_checks([PersonalizedClassifier(), PersonalizedRegressor()])
@@ -241,6 +242,29 @@ def test_a_fitted_estimator_travels_without_anybodys_rows(fitted: PersonalizedCl
     assert_array_equal(pickle.loads(written).predict(frame), fitted.predict(frame))
     assert len(written) < 60_000
     assert fitted.result_.problem is None and fitted.tuned_.clients is None
+
+
+def test_a_saved_estimator_comes_back_with_its_columns_labels_and_clients(
+    fitted: PersonalizedClassifier, tmp_path: Path
+):
+    frame, labels = table()
+    new = frame[:8].assign(patient="zoe")
+    regressor = PersonalizedRegressor(client="patient", strength=0.5, standardize="per client")
+    regressor.fit(frame, 50 + 3 * frame["dose"])
+    for name, model, target in (("c", fitted, labels), ("r", regressor, 50 + 3 * frame["dose"])):
+        back = load(model.save(tmp_path / name))
+        assert type(back) is type(model) and back.get_params() == model.get_params()
+        assert_array_equal(back.predict(frame), model.predict(frame))
+        assert_array_equal(back.clients_, model.clients_)
+        assert_array_equal(back.strength_, model.strength_)
+        mine, theirs = (pickle.loads(pickle.dumps(each)).adapt(new, target[:8]) for each in (model, back))
+        assert_array_equal(theirs.predict(new), mine.predict(new))
+        assert theirs.adapted_ == mine.adapted_
+    assert_array_equal(load(tmp_path / "c").predict_proba(frame), fitted.predict_proba(frame))
+    with pytest.raises(
+        tw.TwofoldError, match=r"There is no .*estimator\.json: load reads what an estimator's save wrote"
+    ):
+        load(tmp_path)
 
 
 def test_mistakes_get_a_sentence():

@@ -17,6 +17,7 @@ import math
 import numbers
 import warnings
 from collections.abc import Generator, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeAlias, cast
 
 import jax
@@ -28,10 +29,12 @@ from twofold.clients import Clients, ClientWarning
 from twofold.errors import InputError, MissingExtra
 from twofold.losses import Linear, logistic, softmax, squared
 from twofold.model.adapting import find
+from twofold.model.files import objective_of
 from twofold.objectives.base import Objective
 from twofold.problem import Problem
 from twofold.result import Ledger, Result
 from twofold.solver import solve
+from twofold.storage import made, pack, read_json, read_tensors, rebuild, write_json, write_tensors
 from twofold.tables import Schema, Table, read
 from twofold.tables.columns import is_frame, plain
 from twofold.tune import Tuned, curvature_of, tune
@@ -48,12 +51,14 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingExtra("twofold.sklearn", "sklearn", library="scikit-learn") from missing
 
-__all__ = ["PersonalizedClassifier", "PersonalizedRegressor", "WholeClients", "WithinClients"]
+__all__ = ["PersonalizedClassifier", "PersonalizedRegressor", "WholeClients", "WithinClients", "load"]
 
 ObjectiveName: TypeAlias = Literal["mixture", "multitask", "adaptive", "weight_sharing", "shared", "alone"]
 NAMES = ("mixture", "multitask", "adaptive", "weight_sharing", "shared", "alone")
 ROUTED = {"client": True, "groups": False}
 """With metadata routing switched on, `client` comes by itself, and `groups` goes to the splitters."""
+KIND, FILE = "twofold estimator", "estimator"
+"""What an estimator's JSON file says that it is, and the name of its two files."""
 ROOM = 64
 """Up to this many rows or features, sizes are rounded up to a power of two; beyond, to one of eight steps between two of them."""
 
@@ -218,6 +223,7 @@ class _Personalized(BaseEstimator):
         self.ledger_: Ledger = self.result_.ledger if self.tuned_ is None else self.result_.ledger + self.tuned_.ledger
         self.n_rounds_ = self.result_.ledger.rounds
         self._objective, own = problem.objective, problem.objective.own(clients)
+        self._w = jax.tree.map(np.asarray, self.result_.w)
 
         def model(m: int) -> tuple[NDArray[Any], NDArray[Any]]:
 
@@ -310,7 +316,10 @@ class _Personalized(BaseEstimator):
         raise NotImplementedError
 
     def _keep(self, coef: NDArray[Any], intercept: NDArray[Any]) -> None:
-        """Keep the coefficients of all clients and, last, those of the shared model."""
+        """Keep what was fitted: the coefficients of all clients and, last, those of the shared model."""
+        self._place(coef, intercept)
+
+    def _place(self, coef: NDArray[Any], intercept: NDArray[Any]) -> None:
         self._coef, self._intercept = coef, intercept
         self.coef_, self.intercept_ = coef[:-1], intercept[:-1]
         self.shared_coef_, self.shared_intercept_ = coef[-1], intercept[-1]
@@ -351,7 +360,7 @@ class _Personalized(BaseEstimator):
         if self._objective.name != "traditional":
             wide = np.zeros((len(x), _room(x.shape[1])))
             wide[:, : x.shape[1]] = x
-            found = find(self._objective.of_newcomer({}), self.result_.w, Clients.from_list([(wide, y)], names=[name]))
+            found = find(self._objective.of_newcomer({}), self._w, Clients.from_list([(wide, y)], names=[name]))
             coef, gap = (found.personal["weight"][: x.shape[1]], found.personal["bias"]), found.gap
         pair = shared if coef is None else self._in_units(*coef)
         self._coef, self._intercept = (
@@ -359,13 +368,63 @@ class _Personalized(BaseEstimator):
             for every, new in zip((self._coef, self._intercept), pair, strict=True)
         )
         self.coef_, self.intercept_ = self._coef[:-1], self._intercept[:-1]
-        names = [*self.clients_.tolist(), name]
-        self.clients_ = np.array(names, None if len({type(each) for each in names}) == 1 else object)
+        self.clients_ = _names([*self.clients_.tolist(), name])
         self.adapted_ = {**self.adapted_, name: gap}
 
     def _in_units(self, coef: NDArray[Any], intercept: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Coefficients of the fitted targets as coefficients of the user's."""
         return coef, intercept
+
+    # --- files --------------------------------------------------------------------------------------------------------
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the fitted estimator into a folder, which `twofold.sklearn.load` reads: `estimator.json` and `estimator.safetensors`.
+
+        The folder holds what predict and adapt need: everyone's coefficients, the columns and their scaling, the labels, the clients'
+        names. It holds no rows; and `result_`, `tuned_` and `ledger_`, which say how the fit went, stay behind.
+        """
+        check_is_fitted(self)
+        folder = made(folder)
+        tensors, structure = pack("w", self._w)
+        params = self.get_params()
+        if not isinstance(params["random_state"], (numbers.Integral, type(None))):
+            params["random_state"] = None  # a generator of random numbers is no part of the model
+        objective, loss = self._objective.describe(), self._objective.loss.describe()
+        assert objective is not None and loss is not None, (
+            "an estimator's objective has no function of the user's in it"
+        )
+        document = {
+            "kind": KIND,
+            "version": 1,
+            "estimator": type(self).__name__,
+            "params": {name: _written(value) for name, value in params.items()},
+            "fitted": {name: _written(getattr(self, name)) for name in self._plain if hasattr(self, name)},
+            "adapted": [[plain(name), gap if math.isfinite(gap) else None] for name, gap in self.adapted_.items()],
+            "schema": self.schema_.as_dict(),
+            "objective": {"name": objective[0], "settings": objective[1]},
+            "loss": loss,
+            "structure": structure,
+        }
+        write_tensors(folder / f"{FILE}.safetensors", tensors | {"coef": self._coef, "intercept": self._intercept})
+        write_json(folder / f"{FILE}.json", document)
+        return folder
+
+    def _restore(self, document: dict[str, Any], tensors: dict[str, Any]) -> Self:
+        """Take over what `save` wrote."""
+        for name, written in document["fitted"].items():
+            of_names = name in ("clients_", "feature_names_in_")
+            setattr(self, name, _names(written) if of_names else _back(written))
+        self.adapted_ = {name: math.nan if gap is None else gap for name, gap in document["adapted"]}
+        self.schema_ = Schema.from_dict(document["schema"])
+        self._objective = objective_of(document, None, None)
+        self._w = rebuild(document["structure"], tensors)
+        self._place(tensors["coef"], tensors["intercept"])
+        return self
+
+    _plain: ClassVar[tuple[str, ...]] = (
+        "n_features_in_", "feature_names_in_", "clients_", "classes_", "strength_", "n_rounds_", "_mean", "_spread"
+    )  # fmt: skip
+    """What a fitted estimator holds that JSON can hold as it is."""
 
     # --- predict ------------------------------------------------------------------------------------------------------
 
@@ -578,6 +637,58 @@ class PersonalizedRegressor(RegressorMixin, _Personalized):
     ) -> float:  # fmt: skip
         """Give R², the share of the variance that is explained."""
         return float(r2_score(y, self.predict(X, client, groups), sample_weight=sample_weight))
+
+
+# --- files --------------------------------------------------------------------------------------------------------------
+
+
+def load(folder: str | Path) -> PersonalizedClassifier | PersonalizedRegressor:
+    """Read a fitted estimator that its `save` wrote.
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> x, who = np.array([[0.0], [1.0], [2.0], [3.0]]), ["ann", "ann", "bob", "bob"]
+    >>> folder = PersonalizedRegressor(strength=1.0).fit(x, x[:, 0], client=who).save(tempfile.mkdtemp())
+    >>> load(folder).clients_.tolist()
+    ['ann', 'bob']
+    """
+    file = Path(folder) / f"{FILE}.json"
+    if not file.is_file():
+        raise InputError(
+            f"There is no {file}: load reads what an estimator's save wrote; tw.load reads a Model's folder."
+        )
+    document = read_json(file)
+    if document.get("kind") != KIND or document.get("version") != 1:
+        raise InputError(
+            f"{file} is a {document.get('kind')!r} of version {document.get('version')!r}; this twofold reads {KIND!r} of version 1."
+        )
+    kinds = {kind.__name__: kind for kind in (PersonalizedClassifier, PersonalizedRegressor)}
+    estimator = kinds[document["estimator"]](**{name: _back(value) for name, value in document["params"].items()})
+    return estimator._restore(document, read_tensors(file.with_suffix(".safetensors")))
+
+
+def _written(value: Any) -> Any:
+    """A number, a string, None or a list of them as JSON; infinity, which JSON has not, as the string "inf"."""
+    found = value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+    if isinstance(found, list):
+        wrong = next((each for each in found if not isinstance(each, (str, bool, int, float))), None)
+        if wrong is not None:
+            raise InputError(
+                f"A file holds strings and numbers only, and {wrong!r} is {type(wrong).__name__}: use pickle."
+            )
+        return [_written(each) for each in found]
+    return "inf" if isinstance(found, float) and found == math.inf else found
+
+
+def _back(written: Any) -> Any:
+    if isinstance(written, list):
+        return np.array(written)
+    return math.inf if written == "inf" else written
+
+
+def _names(names: list[Any]) -> NDArray[Any]:
+    """Names as an array in which none becomes another type."""
+    return np.array(names, None if len({type(each) for each in names}) == 1 else object)
 
 
 # --- splitters --------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from twofold import tree
 from twofold.algorithms.newton import MATRIX_W, minimise_beta
 from twofold.clients import Clients
 from twofold.curvature import certificate
+from twofold.losses import Linear
 from twofold.objectives.base import NOTHING, Objective
 from twofold.oracle import Member, Oracle
 from twofold.tree import Pytree
@@ -29,8 +30,9 @@ MOST = 60
 """Looks after which it is given up; Newton's method needs two or three."""
 PATIENCE = 5
 """Looks without progress for which a damped search, far from the minimum, goes on."""
-LEAST_ROWS = 8
-"""Rows are padded to a power of two from here on, so that another number of them hardly ever compiles again."""
+LEAST_ROWS, MORE = {True: 256, False: 8}, {True: 8, False: 2}
+"""Rows are padded to 256 for a linear loss, or to 8, 64, … times that, so that the next new client compiles nothing. A net's rows are
+dear, so that they are padded to a power of two from 8 on."""
 
 
 class Found(NamedTuple):
@@ -78,13 +80,24 @@ def _minimise(objective: Objective, w: Pytree, clients: Clients) -> tuple[Pytree
 
 
 def _member(objective: Objective, clients: Clients) -> Member:
-    rows = max(LEAST_ROWS, 1 << (clients.rows - 1).bit_length())
-    stack = clients.stack(rows=rows)
+    stack = clients.stack(rows=_padded(clients.rows, isinstance(getattr(objective, "loss", None), Linear)))
     one = jnp.ones((1,))
     own = tree.cast(objective.own(clients))
     x, y, count = tree.cast((stack.x, stack.y, stack.count))
     everything = Member(x, y, count, one, tree.arrays(stack.position), own, one)
     return jax.tree.map(lambda leaf: leaf[0], everything)
+
+
+def _padded(rows: int, linear: bool) -> int:
+    """The number of rows that a program is compiled for.
+
+    >>> _padded(5, True), _padded(300, True), _padded(5, False), _padded(300, False)
+    (256, 2048, 8, 512)
+    """
+    size = LEAST_ROWS[linear]
+    while size < rows:
+        size *= MORE[linear]
+    return size
 
 
 @partial(jax.jit, static_argnums=5)

@@ -34,7 +34,7 @@ from twofold.tree import Pytree
 if TYPE_CHECKING:
     from twofold.model.base import Model
 
-__all__ = ["DOCUMENT", "KIND", "TENSORS", "VERSION", "document_of", "read", "write"]
+__all__ = ["DOCUMENT", "KIND", "TENSORS", "VERSION", "document_of", "objective_of", "read", "write"]
 
 KIND, VERSION = "twofold model", 1
 """What the JSON file says that it is, and the version of its format."""
@@ -119,7 +119,7 @@ def read(folder: Path, loss: Loss | None, objective: Objective | None) -> dict[s
         document["inputs"]["dtypes"],
         None if features is None else tuple(features),
     )
-    made = _objective(document, loss, objective).bind(inputs.stand_in())
+    made = objective_of(document, loss, objective).bind(inputs.stand_in())
     tensors = read_tensors(folder / TENSORS)
     start = made.init(inputs.stand_in())
     w, beta, stored = (
@@ -154,7 +154,7 @@ def _explain_missing(folder: Path) -> None:
     raise InputError(f"There is no {folder / DOCUMENT}: tw.load reads what result.save or Model.save wrote.")
 
 
-def _objective(document: dict[str, Any], loss: Loss | None, objective: Objective | None) -> Objective:
+def objective_of(document: dict[str, Any], loss: Loss | None, objective: Objective | None) -> Objective:
     """The objective of a document, made again, or the user's own where it has functions in it."""
     if objective is not None:
         return objective

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -118,6 +118,9 @@ class Path:
         self._together = folds * clients.rows * width * 8 <= AT_ONCE
         outer = getattr(self._algorithm, "outer", "lbfgs")
         self._most, self._calm = MOST_ROUNDS[outer], CALM[outer]
+        plan = self._algorithm.plan(randomness.common(randomness.root(0)), jnp.int32(0))
+        counts = jnp.asarray(clients.counts, jnp.result_type(float))
+        self._each_round = [np.asarray(part, np.int64) for part in self._algorithm.evaluations(plan, counts)]
         self._floats = int(sum(footprint(self._algorithm, problem).parts))
         self.ledger = _nothing(len(clients))
 
@@ -182,11 +185,7 @@ class Path:
 
     def _count(self, rounds: NDArray[np.int64]) -> None:
         """Add what these rounds cost: the folds' messages travel together, so that a round of all of them is one."""
-        plan = self._algorithm.plan(randomness.common(randomness.root(0)), jnp.int32(0))
-        counts = jnp.asarray(self.clients.counts, jnp.result_type(float))
-        of_w, of_beta = (
-            np.asarray(part, np.int64) * int(rounds.sum()) for part in self._algorithm.evaluations(plan, counts)
-        )
+        of_w, of_beta = (part * int(rounds.sum()) for part in self._each_round)
         problem = self._problem
         floats = self._floats * int(rounds.sum()) if problem.has_shared else 0
         most = int(rounds.max())
@@ -201,8 +200,9 @@ def _for_a_path(algorithm: Algorithm) -> Algorithm:
 
     (One step is too few: with a strong pull, ∇φ_m is then that of a quadratic model, and F stands still before the end.)
     """
-    near = isinstance(algorithm, Profile) and algorithm.outer == "newton"
-    return dataclasses.replace(algorithm, steps=2) if near else algorithm
+    if not isinstance(algorithm, Profile) or algorithm.outer != "newton":
+        return algorithm
+    return dataclasses.replace(cast(Any, algorithm), steps=2)
 
 
 def _nothing(clients: int) -> Ledger:
