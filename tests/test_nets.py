@@ -9,6 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 from numpy.testing import assert_allclose, assert_array_equal
@@ -277,6 +278,42 @@ def test_what_is_no_net_and_what_is_no_layer():
         tw.losses.net(plain(), link="probit")
     with pytest.raises(tw.TwofoldError, match="'Dense_9'"):
         tw.Problem(tw.objectives.weight_sharing(tw.losses.net(Linen()), split="Dense_9"), CLIENTS)
+
+
+METHODS: Any = tw.methods
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (lambda: METHODS.fedavg(plain(), momentum=0.9), "LSGD has no setting 'momentum': give optimizer=, as in"),
+        (lambda: METHODS.ditto(plain(), mu=0.9), "Ditto has no setting 'mu': it takes lr, "),
+        (lambda: METHODS.fedavg(plain(), epochs=1.5), "LSGD needs a whole number for epochs, got epochs=1.5"),
+        (lambda: METHODS.fedavg(plain(), lr="0.1"), "LSGD's learning rate is a number or a function of the round, got lr='0.1'"),
+        (lambda: METHODS.fedavg(plain(), lr=-0.1), "a finite number ≥ 0, got lr=-0.1"),
+        (lambda: METHODS.fedavg(plain(), lr=lambda k: k - 1.0), r"in every round, but lr\(0\) = -1.0"),
+        (lambda: METHODS.fedprox(plain(), prox=-1.0), "FedProx needs a pull that is a finite number ≥ 0, got prox=-1.0"),
+        (lambda: tw.losses.net(Plain), r"Plain is a class, and a net is a module: call it, as in tw.losses.net\(Plain\(\)\)"),
+        (lambda: tw.losses.net(plain(), dtype="float8"), "dtype is None, .*, got 'float8'"),
+        (
+            lambda: METHODS.fedavg(plain(), link=lambda s, y: jnp.mean(s)).problem(CLIENTS),
+            r"link= must give one loss for each row, but for 7 rows with outputs of shape \(7, 3\) it gives an array of shape \(\)",
+        ),
+        (
+            lambda: METHODS.fedavg(plain(), link=lambda s, y: s @ y).problem(CLIENTS),
+            r"link= cannot be applied to outputs of shape \(7, 3\)",
+        ),
+        (lambda: METHODS.fedavg(plain(), optimizer=optax.lbfgs()).fit(CLIENTS, 1), "This optimizer cannot take the local steps"),
+        (
+            lambda: METHODS.fedavg(plain(), optimizer=optax.contrib.reduce_on_plateau()).fit(CLIENTS, 1),
+            "no value of the loss .*'value'",
+        ),
+        (lambda: METHODS.fedavg(plain()).fit(CLIENTS, 1, patience=2), "patience needs rows to watch: give validation="),
+    ],
+)  # fmt: skip
+def test_settings_that_cannot_be_meant_get_a_sentence(wrong: Any, sentence: str):
+    with pytest.raises(tw.TwofoldError, match=sentence):
+        wrong()
 
 
 def batch_norm(params: Any, x: Any, y: Any) -> Any:

@@ -40,6 +40,8 @@ Names: TypeAlias = str | Sequence[str]
 """Layers of a net, by the first part of their parameters' paths."""
 NORMS = ("norm", "bn")
 """What the names of normalisation layers contain, in small letters."""
+OPTIMISED = ("momentum", "weight_decay", "nesterov", "clip")
+"""Settings of other libraries that are an optimiser's here."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,17 @@ def _one_model(loss: Loss, clients: Clients, state: str) -> Objective:
     return objectives.weight_sharing(loss, private="state")
 
 
+def _made(kind: type[Algorithm], **settings: Any) -> Algorithm:
+    """The algorithm with these settings; refuses names that it does not have."""
+    fields = [field.name for field in dataclasses.fields(cast(Any, kind))]
+    for name in sorted(settings.keys() - fields):
+        about = f"it takes {', '.join(fields)}"
+        if name in OPTIMISED:
+            about = "give optimizer=, as in optimizer=optax.sgd(1.0, momentum=0.9)"
+        raise InputError(f"{kind.__name__} has no setting {name!r}: {about}.")
+    return kind(**settings)
+
+
 def fedavg(
     model: Any, *, lr: Rate = 0.005, batch: int | None = 10, epochs: int = 1, link: Any = "softmax", state: str = "private",
     optimizer: Optimizer | None = None, **others: Any,
@@ -170,7 +183,7 @@ def fedavg(
     0.01
     """
     loss = _loss(model, link)
-    algorithm = algorithms.LSGD(lr=lr, batch=batch, epochs=epochs, optimizer=optimizer, **others)
+    algorithm = _made(algorithms.LSGD, lr=lr, batch=batch, epochs=epochs, optimizer=optimizer, **others)
     return Method(
         "fedavg", loss, lambda clients: _one_model(loss, clients, state), algorithm, "mean f'(w), one model for all"
     )
@@ -210,7 +223,7 @@ def fedprox(
     0.01
     """
     loss = _loss(model, link)
-    algorithm = algorithms.FedProx(prox=prox, lr=lr, batch=batch, epochs=epochs, **others)
+    algorithm = _made(algorithms.FedProx, prox=prox, lr=lr, batch=batch, epochs=epochs, **others)
     minimises = "mean f'(w), one model for all; its pull changes the way, and where it ends"
     return Method("fedprox", loss, lambda clients: _one_model(loss, clients, state), algorithm, minimises)
 
@@ -226,7 +239,7 @@ def scaffold(
     'scaffold'
     """
     loss = _loss(model, link)
-    algorithm = algorithms.Scaffold(lr=lr, batch=batch, epochs=epochs, **others)
+    algorithm = _made(algorithms.Scaffold, lr=lr, batch=batch, epochs=epochs, **others)
     return Method(
         "scaffold", loss, lambda clients: _one_model(loss, clients, state), algorithm, "mean f'(w), one model for all"
     )
@@ -242,7 +255,7 @@ def local(
     "f'_m(β_m), each client alone"
     """
     loss = _loss(model, link)
-    algorithm = algorithms.LSGD(lr=lr, batch=batch, epochs=epochs, **others)
+    algorithm = _made(algorithms.LSGD, lr=lr, batch=batch, epochs=epochs, **others)
     return Method("local", loss, lambda _: objectives.local(loss), algorithm, "f'_m(β_m), each client alone")
 
 
@@ -262,7 +275,7 @@ def fedper(
     "F = mean f'([w, β_m])"
     """
     loss = _loss(model, link)
-    algorithm = algorithms.LSGD(lr=lr, lr_beta=lr_beta, batch=batch, epochs=epochs, **others)
+    algorithm = _made(algorithms.LSGD, lr=lr, lr_beta=lr_beta, batch=batch, epochs=epochs, **others)
     return Method("fedper", loss, lambda _: objectives.weight_sharing(loss, private=head), algorithm, TOGETHER)
 
 
@@ -277,7 +290,7 @@ def lg_fedavg(
     'lg_fedavg'
     """
     loss = _loss(model, link)
-    algorithm = algorithms.LSGD(lr=lr, lr_beta=lr_beta, batch=batch, epochs=epochs, **others)
+    algorithm = _made(algorithms.LSGD, lr=lr, lr_beta=lr_beta, batch=batch, epochs=epochs, **others)
     return Method("lg_fedavg", loss, lambda _: objectives.weight_sharing(loss, split=head), algorithm, TOGETHER)
 
 
@@ -292,7 +305,9 @@ def fedrep(
     5
     """
     loss = _loss(model, link)
-    algorithm = algorithms.FedRep(lr=lr, lr_beta=lr_beta, batch=batch, epochs=epochs, head_epochs=head_epochs, **others)
+    algorithm = _made(
+        algorithms.FedRep, lr=lr, lr_beta=lr_beta, batch=batch, epochs=epochs, head_epochs=head_epochs, **others
+    )
     return Method("fedrep", loss, lambda _: objectives.weight_sharing(loss, private=head), algorithm, TOGETHER)
 
 
@@ -309,7 +324,7 @@ def fedbn(
     'fedbn'
     """
     loss = _loss(model, link)
-    algorithm = algorithms.LSGD(lr=lr, batch=batch, epochs=epochs, **others)
+    algorithm = _made(algorithms.LSGD, lr=lr, batch=batch, epochs=epochs, **others)
 
     def objective_of(clients: Clients) -> Objective:
         return objectives.weight_sharing(loss, private=_norms(loss, clients) if norms is None else norms)
@@ -342,7 +357,7 @@ def fedbabu(
     0.0
     """
     loss = _loss(model, link)
-    algorithm = algorithms.LSGD(lr=lr, lr_beta=0.0, batch=batch, epochs=epochs, **others)
+    algorithm = _made(algorithms.LSGD, lr=lr, lr_beta=0.0, batch=batch, epochs=epochs, **others)
     method = Method("fedbabu", loss, lambda _: objectives.weight_sharing(loss, private=head), algorithm, TOGETHER)
     minimises = "mean f'([w, β⁰]) over w, with the head as it began; fine-tuning minimises no F"
     return _with_fine_tuning(method, "fedbabu", finetune_epochs, finetune_lr, minimises)
@@ -362,8 +377,8 @@ def ditto(
     0.5
     """
     loss = _loss(model, link)
-    algorithm = algorithms.Ditto(
-        lam=lam, lr=lr, lr_beta=lr_beta, batch=batch, epochs=epochs, own_epochs=own_epochs, **others
+    algorithm = _made(
+        algorithms.Ditto, lam=lam, lr=lr, lr_beta=lr_beta, batch=batch, epochs=epochs, own_epochs=own_epochs, **others
     )
     minimises = "no single F: w minimises mean f'(w), and each β_m minimises f'_m(β) + (λ/2)‖β − w‖²"
     return Method("ditto", loss, lambda _: objectives.mixture(loss, lam=lam), algorithm, minimises)
@@ -382,7 +397,7 @@ def apfl(
     'apfl'
     """
     loss = _loss(model, link)
-    algorithm = algorithms.APFL(lr=lr, batch=batch, epochs=epochs, **others)
+    algorithm = _made(algorithms.APFL, lr=lr, batch=batch, epochs=epochs, **others)
     minimises = "no single F: w minimises mean f'(w), and each (v_m, α_m) minimises f'_m((1−α)v + αw)"
     return Method("apfl", loss, lambda _: objectives.blended(loss, alpha=alpha), algorithm, minimises)
 
@@ -398,8 +413,15 @@ def pfedme(
     "F = mean f'_m(β_m) + (λ/2)‖w − β_m‖²"
     """
     loss = _loss(model, link)
-    algorithm = algorithms.PFedMe(
-        eta=lr, inner_eta=inner_lr, lam=lam, inner_steps=inner_steps, batch=batch, epochs=epochs, **others
+    algorithm = _made(
+        algorithms.PFedMe,
+        eta=lr,
+        inner_eta=inner_lr,
+        lam=lam,
+        inner_steps=inner_steps,
+        batch=batch,
+        epochs=epochs,
+        **others,
     )
     minimises = "F = mean f'_m(β_m) + (λ/2)‖w − β_m‖²"
     return Method("pfedme", loss, lambda _: objectives.mixture(loss, lam=lam), algorithm, minimises)
@@ -416,7 +438,7 @@ def per_fedavg(
     'free'
     """
     loss = _loss(model, link)
-    algorithm = algorithms.PerFedAvg(alpha=alpha, lr=lr, batch=batch, epochs=epochs, hessian=hessian, **others)
+    algorithm = _made(algorithms.PerFedAvg, alpha=alpha, lr=lr, batch=batch, epochs=epochs, hessian=hessian, **others)
     minimises = "F = mean f'_m(w − α∇f'_m(w)), with a gradient that is cheaper than its own"
     return Method("per_fedavg", loss, lambda _: objectives.maml(loss, alpha=alpha), algorithm, minimises)
 

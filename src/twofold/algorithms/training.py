@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from twofold import randomness, tree
@@ -31,8 +33,15 @@ Rate: TypeAlias = float | Schedule
 class Optimizer(Protocol):
     """An optax GradientTransformation."""
 
-    init: Any
-    update: Any
+    @property
+    def init(self) -> Callable[..., Any]:
+        """Its state, from the parameters."""
+        ...
+
+    @property
+    def update(self) -> Callable[..., Any]:
+        """Updates and new state, from gradients, state and parameters."""
+        ...
 
 
 class Message(NamedTuple):
@@ -138,13 +147,30 @@ def check_training(method: Any) -> None:
         value = getattr(method, name)
         if isinstance(value, str) or (value is not None and value < 1):
             raise InputError(f"{kind} needs {name} ≥ 1, got {name}={value!r}.")
+        if isinstance(value, float) and not value.is_integer():
+            raise InputError(f"{kind} needs a whole number for {name}, got {name}={value!r}.")
     for name in ("lr", "lr_beta"):
-        value = getattr(method, name)
-        if isinstance(value, int | float) and not 0 <= value < math.inf:
-            raise InputError(f"{kind} needs a learning rate that is a finite number ≥ 0, got {name}={value!r}.")
+        _check_rate(kind, name, getattr(method, name))
+    prox = getattr(method, "prox", None)
+    if isinstance(prox, int | float) and not 0 <= prox < math.inf:
+        raise InputError(f"{kind} needs a pull that is a finite number ≥ 0, got prox={prox!r}.")
     optimizer = method.optimizer
     if optimizer is not None and not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
         raise InputError(f"{kind}'s optimizer must be one from optax, as in optax.adam(1e-3), got {optimizer!r}.")
+
+
+def _check_rate(kind: str, name: str, rate: object) -> None:
+    """Refuse a learning rate that is no number ≥ 0, or no function whose value in round 0 is one."""
+    if isinstance(rate, str):
+        raise InputError(f"{kind}'s learning rate is a number or a function of the round, got {name}={rate!r}.")
+    if isinstance(rate, int | float) and not 0 <= rate < math.inf:
+        raise InputError(f"{kind} needs a learning rate that is a finite number ≥ 0, got {name}={rate!r}.")
+    if callable(rate):
+        first: Any = rate(0)
+        if not isinstance(first, Tracer) and not (np.ndim(first) == 0 and 0 <= float(first) < math.inf):
+            raise InputError(
+                f"{kind}'s {name} must give a finite number ≥ 0 in every round, but {name}(0) = {first!r}."
+            )
 
 
 def refuse_both(method: Training, of_theory: bool) -> None:
@@ -204,6 +230,17 @@ def local_steps(
 # --- steps ------------------------------------------------------------------------------------------------------------
 
 
+def _of_optimizer(function: Callable[..., Any], *given: Pytree) -> Any:
+    """What an optimiser's own function gives, or a sentence on what it is given."""
+    try:
+        return function(*given)
+    except (TypeError, IndexError, ValueError) as mistake:
+        raise InputError(
+            "This optimizer cannot take the local steps: it is given gradients, its state and the parameters (which may be none), but "
+            f"no value of the loss ({mistake}). Take another one of optax, such as optax.sgd, optax.adam or optax.adamw."
+        ) from mistake
+
+
 class Rule(NamedTuple):
     """How w and β are updated from their gradients in one round."""
 
@@ -214,7 +251,7 @@ class Rule(NamedTuple):
         """The optimiser's state for each block before the first step."""
         if self.optimizer is None:
             return ((), ())
-        return tuple(self.optimizer.init(tree.learned(block)) for block in (w, beta))
+        return tuple(_of_optimizer(self.optimizer.init, tree.learned(block)) for block in (w, beta))
 
     def only(self, block: str) -> Rule:
         """The same rule with the other block held fixed; the numbers that a net updates by itself still change."""
@@ -228,7 +265,7 @@ class Rule(NamedTuple):
             return tree.move(point, tree.zeros(slope), gradient), memory
         if self.optimizer is None:
             return tree.move(point, tree.scale(-rate, slope), gradient), memory
-        updates, memory = self.optimizer.update(slope, memory, tree.learned(point))
+        updates, memory = _of_optimizer(self.optimizer.update, slope, memory, tree.learned(point))
         return tree.move(point, tree.scale(rate, updates), gradient), memory
 
     def step(

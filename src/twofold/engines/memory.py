@@ -26,7 +26,7 @@ LARGE = 1 << 28
 """Bytes up to which a problem is assumed to fit, without asking how much memory is free."""
 LONG_TURN = 1 << 25
 """A client that touches at least this many bytes between two rounds gets a call of its own (a few milliseconds)."""
-ROUNDING, PROGRAMS = 1.25, 25_000_000
+ROUNDING, PROGRAMS = 1.25, 40_000_000
 """On a CPU arrays take about a quarter more than their bytes (pages, arenas); a run's own objects and threads take `PROGRAMS`."""
 CHUNK = 1 << 23
 """Bytes that a chunk of clients should need on a CPU, so that it stays in a core's cache and its memory is reused."""
@@ -44,16 +44,11 @@ class Need(NamedTuple):
     state: int
     working: int
     record: int
-    """Everyone's β as last recorded, on the host: where the run would end if it diverged before the next record."""
+    """Everyone's β as last recorded, if the host shares its memory: where the run would end if it diverged before the next record."""
 
     def at_once(self, chunk: int, seeds: int = 1) -> int:
         """Bytes with all data and states on the device and `chunk` clients of each seed at work."""
-        return self.data + seeds * (self.state + self.recorded + chunk * self.working)
-
-    @property
-    def recorded(self) -> int:
-        """Bytes of the record that take the device's own memory."""
-        return self.record if kernels.shares_memory() else 0
+        return self.data + seeds * (self.state + self.record + chunk * self.working)
 
     def peak(self, chunk: int) -> int:
         """What a process holds on a CPU, the caller's own copy of the data included."""
@@ -64,7 +59,7 @@ class Need(NamedTuple):
         """The arithmetic, in words."""
         each = (self.state // self.clients, self.data // self.clients, self.working)
         state, data, working = (in_words(n) for n in each)
-        record = f", everyone's β as last recorded takes {in_words(self.recorded)}" if self.recorded else ""
+        record = f", everyone's β as last recorded takes {in_words(self.record)}" if self.record else ""
         return (
             f"{self.clients:,} clients with {data} of data and {state} of private state each are "
             f"{in_words(self.data)} + {in_words(self.state)}{record}, and every client at work needs {working} more"
@@ -91,7 +86,8 @@ def need(problem: Problem, shapes: Footprint, algorithm: Algorithm) -> Need:
     if getattr(getattr(problem.objective, "loss", None), "trains", False):
         gradient = max(gradient, activations(problem, getattr(algorithm, "batch", None)))
     working = state + _nbytes(shapes.message) + _nbytes(problem.abstract_start) + gradient
-    return Need(problem.M, rows * row, state * problem.M, working, problem.M * _nbytes(problem.abstract_start[1]))
+    record = problem.M * _nbytes(problem.abstract_start[1]) if kernels.shares_memory() else 0
+    return Need(problem.M, rows * row, state * problem.M, working, record)
 
 
 def has_long_turns(schedule: Schedule, found: Need) -> bool:
@@ -135,7 +131,7 @@ def choose_chunk(found: Need, asked: int | None, place: Place) -> int:
     room = SHARE * free()
     on_device = {"device": found.data + found.state, "host": found.state if kernels.shares_memory() else 0, "disk": 0}
     each = found.working + (0 if place == "device" else (found.data + found.state) // found.clients)
-    most = int((room - on_device[place] - found.recorded) // max(each, 1))
+    most = int((room - on_device[place] - found.record) // max(each, 1))
     if most < 1:
         elsewhere = "" if place == "disk" else 'Keep the private state elsewhere: state="host" or state="disk".'
         raise InputError(

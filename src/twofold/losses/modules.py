@@ -245,6 +245,10 @@ def adapt(model: ModelLike) -> Net:
         return Nnx(lambda key: make(rngs=_nnx().Rngs(key)))
     if "key" in names:
         return Equinox(lambda key: make(key=key))
+    if isinstance(model, type):
+        raise KindError(
+            f"{model.__name__} is a class, and a net is a module: call it, as in tw.losses.net({model.__name__}())."
+        )
     raise KindError(
         f"A net is a module of flax.linen, flax.nnx or equinox, a function of rngs= (nnx) or key= (equinox) that makes one, or a pair "
         f"of functions (init, apply), got {getattr(model, '__name__', type(model).__name__)}."

@@ -86,7 +86,9 @@ class Net:
         params, _, out = self._first(clients)
         if not jax.tree.leaves(params):
             raise InputError("The net has no parameters, so there is nothing to train.")
-        if self.link.name != OWN:
+        if self.link.name == OWN:
+            _check_own(self.link, out, clients.y)
+        else:
             _check_outputs(self.link, out)
             _check_targets(clients, self.link, out)
         some = jax.tree.map(lambda leaf: leaf[: min(4, int(clients.counts[0]))], clients.x)
@@ -254,6 +256,23 @@ def _check_outputs(link: Link, out: tuple[int, ...]) -> None:
         )
 
 
+def _check_own(link: Link, out: tuple[int, ...], y: Pytree) -> None:
+    """Refuse a function of outputs and targets that does not give one loss for each row."""
+    rows = 7  # not as many as there are classes, most likely
+    outputs = jax.ShapeDtypeStruct((rows, *out[1:]), jnp.result_type(float))
+    targets = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype), y)
+    try:
+        found = jax.eval_shape(link.loss, outputs, targets)
+    except (TypeError, ValueError) as mistake:
+        raise InputError(f"link= cannot be applied to outputs of shape {outputs.shape}: {mistake}") from mistake
+    if getattr(found, "shape", None) != (rows,):
+        gave = f"an array of shape {found.shape}" if hasattr(found, "shape") else type(found).__name__
+        raise InputError(
+            f"link= must give one loss for each row, but for {rows} rows with outputs of shape {outputs.shape} it gives {gave}: do not "
+            "take their mean, which twofold does."
+        )
+
+
 def _check_targets(clients: Clients, link: Link, out: tuple[int, ...]) -> None:
     """Refuse targets that the link has no meaning for."""
     y = clients.y
@@ -309,6 +328,8 @@ def net(
         raise InputError(
             f"The link of a net is one of {', '.join(LINKS)}, or a function of outputs and targets, got {link!r}."
         )
+    if dtype not in (None, "bfloat16", "float16", "float32", "float64"):
+        raise InputError(f'dtype is None, "bfloat16", "float16", "float32" or "float64", got {dtype!r}.')
     if not isinstance(seed, (int, np.integer)):
         raise KindError(f"The seed of a net is a whole number, got {seed!r}.")
     return Net(adapt(model), chosen, ridge_of(l2), Held(int(seed)), dtype)
