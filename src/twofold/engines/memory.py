@@ -44,7 +44,7 @@ class Need(NamedTuple):
     state: int
     working: int
     record: int
-    """Everyone's β as last recorded, if the host shares its memory: where the run would end if it diverged before the next record."""
+    """Everyone's β as last recorded: where the run would end if it diverged before the next record."""
 
     def at_once(self, chunk: int, seeds: int = 1) -> int:
         """Bytes with all data and states on the device and `chunk` clients of each seed at work."""
@@ -86,8 +86,7 @@ def need(problem: Problem, shapes: Footprint, algorithm: Algorithm) -> Need:
     if getattr(getattr(problem.objective, "loss", None), "trains", False):
         gradient = max(gradient, activations(problem, getattr(algorithm, "batch", None)))
     working = state + _nbytes(shapes.message) + _nbytes(problem.abstract_start) + gradient
-    record = problem.M * _nbytes(problem.abstract_start[1]) if kernels.shares_memory() else 0
-    return Need(problem.M, rows * row, state * problem.M, working, record)
+    return Need(problem.M, rows * row, state * problem.M, working, problem.M * _nbytes(problem.abstract_start[1]))
 
 
 def has_long_turns(schedule: Schedule, found: Need) -> bool:
@@ -129,9 +128,10 @@ def choose_chunk(found: Need, asked: int | None, place: Place) -> int:
     if asked is not None:
         return min(asked, found.clients)
     room = SHARE * free()
-    on_device = {"device": found.data + found.state, "host": found.state if kernels.shares_memory() else 0, "disk": 0}
+    record, state = (found.record, found.state) if kernels.shares_memory() else (0, 0)
+    on_device = {"device": found.data + found.state + found.record, "host": state + record, "disk": record}
     each = found.working + (0 if place == "device" else (found.data + found.state) // found.clients)
-    most = int((room - on_device[place] - found.record) // max(each, 1))
+    most = int((room - on_device[place]) // max(each, 1))
     if most < 1:
         elsewhere = "" if place == "disk" else 'Keep the private state elsewhere: state="host" or state="disk".'
         raise InputError(
