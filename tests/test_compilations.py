@@ -97,7 +97,7 @@ def test_clients_of_other_sizes_in_the_same_buckets_compile_nothing():
     def run(sizes: tuple[int, ...]) -> None:
         everyone = clients("logistic", sizes=sizes)
         whole = Problem(mixture().objective, everyone, buckets=[[0, 1, 2], [3, 4]])
-        engine = streamed.Streamed(LSGD(eta=0.1, epochs=1, batch=2), whole, [0], whole.start, chunk=1)
+        engine = streamed.Streamed(LSGD(eta=0.1, epochs=1, batch=2), whole, [0], [whole.start], chunk=1)
         engine.advance(0, 2, np.zeros(2, np.int32))
 
     run((8, 7, 7, 4, 3))

@@ -183,7 +183,7 @@ def test_features_are_narrow_on_the_device_and_nothing_else_is(name: str, option
     with jax.enable_x64(x64):
         problem, wide = mixture(general("squared"), "squared", feature_dtype=KEPT), str(jnp.result_type(float))
         engine = engines.REGISTRY[name](
-            complete(problem, "asvrcd")[0], problem, [3], problem.host_start, slots=0, **options
+            complete(problem, "asvrcd")[0], problem, [3], [problem.host_start], slots=0, **options
         )
         if isinstance(engine, engines.Streamed):
             stacks = tuple(engine._program(one).stacks[0] for one in engine._chunks)

@@ -62,7 +62,7 @@ def test_checks_are_at_powers_of_two_of_a_unit():
 def test_it_switches_once_and_knows_when():
     whole = noisy()
     method, _ = complete(whole, Hybrid())
-    engine = engines.REGISTRY["simulate"](method, whole, [0], whole.start, 0)
+    engine = engines.REGISTRY["simulate"](method, whole, [0], [whole.start], 0)
     reduced = []
     for k in range(0, 6400, 64):
         engine.advance(k, 64, np.ones(64, np.int32))

@@ -550,7 +550,7 @@ def test_any_engine_goes_on_from_the_state_of_any_other(kind: str, name: str):
     makers = [engines.Simulate, engines.Messages, partial(engines.Streamed, chunk=2), engines.Sharded]
 
     def made(make: Any) -> Any:
-        return make(method, whole, [3], whole.start, 0)
+        return make(method, whole, [3], [whole.start], 0)
 
     def end(engine: Any) -> Any:
         return engine.fetch(engine.advance(4, 4, np.array([1, 1, 1, 0])), 0, 0)

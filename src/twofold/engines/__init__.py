@@ -34,7 +34,7 @@ def choose(
     chunk: int | None = None,
     state: Place | None = None,
 ) -> Callable[..., Engine]:
-    """The engine for a run, ready to be made from (algorithm, problem, seeds, start, slots).
+    """The engine for a run, ready to be made from (algorithm, problem, seeds, starts, slots).
 
     `simulate` becomes `streamed` where not everyone fits at once. On CPUs it also does so where one client has much to do
     between two rounds, or where all of them together need more than a cache holds: a core is faster when it works on a few clients

@@ -26,7 +26,6 @@ __all__ = [
     "Start",
     "Starts",
     "State",
-    "each_start",
     "in_order",
     "in_parts",
     "length",
@@ -54,19 +53,10 @@ Point = Snapshots
 """One iterate: w, and each bucket's β."""
 Start = tuple[Pytree, Pytree]
 """The user's w, and everyone's β with a leading client axis."""
-Starts = Start | list[Start]
-"""Where all seeds begin, or where each does."""
+Starts = Sequence[Start]
+"""Where each seed begins."""
 Factors = np.ndarray
 """(iterations, seeds, clients): the factor of each client's message in the mean; zero if the client is absent."""
-
-
-def each_start(start: Starts, seeds: list[int]) -> list[Start]:
-    """Where each seed begins.
-
-    >>> each_start((1.0, 2.0), [0, 1])
-    [(1.0, 2.0), (1.0, 2.0)]
-    """
-    return start if isinstance(start, list) else [start] * len(seeds)
 
 
 def in_order(parts: Sequence[Pytree], positions: Sequence[np.ndarray]) -> tuple[Pytree]:

@@ -37,10 +37,6 @@ class Layout(NamedTuple):
             return function
         return jax.shard_map(function, mesh=self.mesh, in_specs=takes, out_specs=gives, check_vma=False)
 
-    def total(self, mean: Pytree) -> Pytree:
-        """The sum of all devices' partial results."""
-        return mean if self.mesh is None else jax.lax.psum(mean, AXIS)
-
     def put(self, value: Pytree, spec: P) -> Pytree:
         """Host arrays as global ones; every process puts only what belongs on its own devices."""
         assert self.mesh is not None

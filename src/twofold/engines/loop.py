@@ -14,7 +14,7 @@ from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm, Message, Plan, turn_of
 from twofold.control import branch, traced_once
 from twofold.engines.base import Snapshots, State
-from twofold.engines.layout import Layout
+from twofold.engines.layout import AXIS, Layout
 from twofold.objectives.base import Objective
 from twofold.oracle import Member, Oracle, Program, weighted_mean
 from twofold.tree import Pytree
@@ -201,7 +201,9 @@ def step(
 
     everyone = (program.stacks, state.privates, own, factors)
     privates, mean = work(*everyone) if layout.turns is None else in_turns(work, layout.turns, *everyone)
-    return finish(algorithm, program, plan, State(state.shared, privates), layout.total(mean), factors)
+    if layout.mesh is not None:
+        mean = jax.lax.psum(mean, AXIS)
+    return finish(algorithm, program, plan, State(state.shared, privates), mean, factors)
 
 
 def in_turns(work: Callable, turns: tuple[int, ...], *everyone: tuple | None) -> tuple[tuple, Message]:

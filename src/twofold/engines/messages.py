@@ -14,7 +14,7 @@ import numpy as np
 
 from twofold import tree
 from twofold.algorithms.base import Algorithm, Message
-from twofold.engines.base import Engine, Factors, Point, Snapshots, Start, Starts, State, each_start, in_order, in_parts
+from twofold.engines.base import Engine, Factors, Point, Snapshots, Start, Starts, State, in_order, in_parts
 from twofold.engines.sides import ClientSide, ServerSide
 from twofold.oracle import Program
 from twofold.problem import Problem
@@ -62,10 +62,10 @@ class Messages(Engine):
 
     buffers = False
 
-    def __init__(self, algorithm: Algorithm, problem: Problem, seeds: list[int], start: Starts, slots: int) -> None:
+    def __init__(self, algorithm: Algorithm, problem: Problem, seeds: list[int], starts: Starts, slots: int) -> None:
         super().__init__(algorithm, problem, slots)
         self.program: Program = problem.program()
-        both = zip(seeds, each_start(start, seeds), strict=True)
+        both = zip(seeds, starts, strict=True)
         self.runs = [_OneSeed(self.algorithm, problem, seed, begun) for seed, begun in both]
 
     def first(self) -> Snapshots:

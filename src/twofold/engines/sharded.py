@@ -26,12 +26,12 @@ __all__ = ["Sharded"]
 class Sharded(Simulate):
     """All clients of all seeds of one run, over all devices of all processes."""
 
-    def __init__(self, algorithm: Algorithm, problem: Problem, seeds: list[int], start: Starts, slots: int) -> None:
+    def __init__(self, algorithm: Algorithm, problem: Problem, seeds: list[int], starts: Starts, slots: int) -> None:
         mesh = Mesh(np.array(jax.devices()), (AXIS,))
         need = memory.need(problem, footprint(algorithm, problem), algorithm)
         most = [-(-len(positions) // mesh.size) for positions in problem.positions]  # of each bucket, on one device
         self.turns = memory.turns(need, most, len(seeds))
-        super().__init__(algorithm, problem, seeds, start, slots, layout=Layout(mesh, self.turns))
+        super().__init__(algorithm, problem, seeds, starts, slots, layout=Layout(mesh, self.turns))
 
     def measure(
         self, metrics: dict[str, Metric], snapshots: Snapshots, index: np.ndarray

@@ -19,18 +19,7 @@ from jax.typing import ArrayLike
 from twofold import kernels, randomness, tree
 from twofold import metrics as measure
 from twofold.algorithms.base import Algorithm
-from twofold.engines.base import (
-    Engine,
-    Factors,
-    Point,
-    Snapshots,
-    Starts,
-    State,
-    each_start,
-    in_order,
-    in_parts,
-    length,
-)
+from twofold.engines.base import Engine, Factors, Point, Snapshots, Starts, State, in_order, in_parts, length
 from twofold.engines.layout import AXIS, Layout, P
 from twofold.engines.loop import CAPACITY, Streams, advance, client_streams, first_state, report
 from twofold.oracle import Program
@@ -47,14 +36,13 @@ class Simulate(Engine):
     """All clients of all seeds of one run: on one device, or, with another layout, on several (see `Sharded`)."""
 
     def __init__(
-        self, algorithm: Algorithm, problem: Problem, seeds: list[int], start: Starts, slots: int, *,
+        self, algorithm: Algorithm, problem: Problem, seeds: list[int], starts: Starts, slots: int, *,
         layout: Layout = Layout(),  # noqa: B008  (a tuple)
     ) -> None:  # fmt: skip
         super().__init__(algorithm, problem, slots)
         self._layout, self._many = layout, len(seeds) > 1
         self._sizes = tuple(len(positions) for positions in problem.positions)
         keys = np.stack([np.asarray(randomness.root(seed)) for seed in seeds])
-        starts = each_start(start, seeds)
         apart = any(other is not starts[0] for other in starts)
         keys, (w, beta) = keys if self._many else keys[0], tree.cast(starts[0])
         parts = problem.split(beta)
@@ -72,14 +60,7 @@ class Simulate(Engine):
         positions = tuple(stack.position for stack in self.program.stacks)
         self._streams = _streams(keys, positions, layout=layout, many=self._many)
         self._state, self._buffer = _begin(
-            self.algorithm,
-            self.program,
-            w,
-            parts,
-            layout=layout,
-            seeds=len(seeds),
-            slots=slots,
-            apart=apart,
+            self.algorithm, self.program, w, parts, layout=layout, seeds=len(seeds), slots=slots, apart=apart
         )
 
     def first(self) -> Snapshots:
@@ -161,10 +142,9 @@ class SimulateGroups(Engine):
     """
 
     def __init__(
-        self, algorithm: Algorithm, problem: Problem, seeds: list[int], start: Starts, slots: int, *, groups: int
+        self, algorithm: Algorithm, problem: Problem, seeds: list[int], starts: Starts, slots: int, *, groups: int
     ) -> None:
         super().__init__(algorithm, problem, slots)
-        starts = each_start(start, seeds)
         self._size = len(seeds) // groups
         cuts = range(0, len(seeds), self._size)
         mine = [slice(i, i + self._size) for i in cuts]

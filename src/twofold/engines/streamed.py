@@ -25,7 +25,7 @@ from twofold import kernels, randomness, tree
 from twofold import metrics as measure
 from twofold.algorithms.base import Algorithm, Message
 from twofold.engines import loop, memory
-from twofold.engines.base import Engine, Factors, Point, Snapshots, Starts, State, each_start, in_order, in_parts
+from twofold.engines.base import Engine, Factors, Point, Snapshots, Starts, State, in_order, in_parts
 from twofold.engines.schedule import Schedule, footprint
 from twofold.errors import InputError
 from twofold.oracle import Member, Program
@@ -64,7 +64,7 @@ class Streamed(Engine):
     keeps = False
 
     def __init__(
-        self, algorithm: Algorithm, problem: Problem, seeds: list[int], start: Starts, slots: int = 0, *,
+        self, algorithm: Algorithm, problem: Problem, seeds: list[int], starts: Starts, slots: int = 0, *,
         need: memory.Need | None = None, schedule: Schedule | None = None, chunk: int | None = None,
         state: memory.Place = "device",
     ) -> None:  # fmt: skip
@@ -82,7 +82,7 @@ class Streamed(Engine):
         self._common = randomness.common(key)
         self._chunks = list(self._cut(key))
         self._kept = _Kept(state, [len(p) for p in problem.positions])
-        w, beta = each_start(start, seeds)[0]
+        w, beta = starts[0]
         w, parts = tree.cast(w), problem.split(beta)
         for i, one in enumerate(self._chunks):
             part = tree.cast(jax.tree.map(lambda leaf, one=one: leaf[one.places], parts[one.bucket]))
