@@ -87,7 +87,7 @@ def federation(
 
     jax.config.update("jax_enable_x64", True)
     import twofold as tw
-    from twofold.engines.flower.rehearse import Rehearsal
+    from twofold.engines.flower.rehearsal import Rehearsal
 
     with tempfile.TemporaryDirectory() as folder:
         method = tw.algorithms.LSGD(eta=0.1, tau=2, batch=4)

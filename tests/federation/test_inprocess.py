@@ -30,6 +30,14 @@ METHODS = [
 SHARED = ("rounds", "iterations", "floats_up", "floats_down", "bytes_up", "bytes_down", "gradients_w", "gradients_beta")
 
 
+def test_the_list_is_the_registry():
+    """Every method of both registries, with two objectives: but those which solve one alone."""
+    kinds = {name: {kind for n, kind in METHODS if n == name} for name in (*REGISTRY, *TRAINING)}
+    alone = {name for name, method in (REGISTRY | TRAINING).items() if method.needs is not None}
+    assert {name for name, some in kinds.items() if len(some) < 2} == alone
+    assert all(kinds.values()), [name for name, some in kinds.items() if not some]
+
+
 @pytest.mark.parametrize(("name", "kind"), METHODS)
 def test_a_federation_is_the_engine_of_messages(name: str, kind: str, tmp_path: Path, few_slots: None):
     method = REGISTRY[name]() if name in REGISTRY else TRAINING[name](lr=0.1, batch=4)

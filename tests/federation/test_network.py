@@ -25,7 +25,7 @@ httpx = pytest.importorskip("httpx")
 
 from twofold.engines.flower import FlowerGrid, bodies, join  # noqa: E402
 from twofold.engines.flower.join import NotLetIn, _Line  # noqa: E402
-from twofold.engines.flower.serve import PATHS  # noqa: E402
+from twofold.engines.flower.server import PATHS  # noqa: E402
 from twofold.federation.certificates import make_certificates  # noqa: E402
 
 
@@ -41,6 +41,14 @@ def grid(certs: Path) -> Iterator[FlowerGrid]:
     found = FlowerGrid(certificates=certs, keys={name: who.public for name, who in identities().items()})
     yield found
     found.close()
+
+
+def test_a_node_brings_no_web_server_and_no_database_along(fresh_python: Any):
+    heavy = ("fastapi", "starlette", "uvicorn", "sqlalchemy", "alembic")
+    code = (
+        f"import sys, twofold.cli, twofold.engines.flower as f; f.join; print([m for m in {heavy} if m in sys.modules])"
+    )
+    assert fresh_python(code).strip() == "[]"
 
 
 def url(grid: FlowerGrid, path: str) -> str:

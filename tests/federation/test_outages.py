@@ -28,9 +28,9 @@ __all__ = ["_cached"]  # the programs that test_processes has compiled
 
 ROUNDS = 40
 SHORT = """
-import sys, twofold.engines.flower
+import sys, twofold.engines.flower.server
 from twofold.federation import Patience
-sys.modules["twofold.engines.flower.serve"].ALIVE = 1.0  # 4.0
+sys.modules["twofold.engines.flower.server"].ALIVE = 1.0  # 4.0
 Patience.__init__.__defaults__ = (0.005, 1.0, 0.5, 600.0)  # asked again after 1 s, not 20 s
 """
 write = store.write

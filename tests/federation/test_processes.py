@@ -30,7 +30,7 @@ from twofold.cli import app
 
 pytest.importorskip("flwr")
 
-from twofold.engines.flower.rehearse import Rehearsal
+from twofold.engines.flower.rehearsal import Rehearsal
 
 SHARED = ("rounds", "iterations", "floats_up", "floats_down", "bytes_up", "bytes_down", "gradients_w", "gradients_beta")
 ROOT = Path(__file__).parents[2]
@@ -111,7 +111,9 @@ class Stage:
         sections = {"round": {"record": 20}, "tell": {"salt": False}} | sections
         self.play = Rehearsal(self.whole, method or tw.algorithms.ASVRCD(), folder, rounds=rounds, seed=3, **sections)
         self.port = free_port()
-        self.zygote = Zygote("twofold.cli", "twofold.engines.flower", "twofold.federation.page", "twofold.solver")
+        self.zygote = Zygote(
+            "twofold.cli", "twofold.engines.flower.server", "twofold.federation.page", "twofold.solver"
+        )
         self.server: Forked | subprocess.Popen[bytes] | None = None
         self.nodes: dict[int, Forked] = {}
 

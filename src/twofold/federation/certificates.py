@@ -11,9 +11,21 @@ from typing import Any
 from twofold.errors import InputError
 from twofold.extras import require
 
-__all__ = ["make_certificates"]
+__all__ = ["is_loopback", "make_certificates"]
 
 YEARS = 3
+
+
+def is_loopback(host: str) -> bool:
+    """Whether nobody outside this machine can reach an address.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0"), is_loopback("hospital.org")
+    (True, True, False, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def make_certificates(folder: str | Path, hosts: list[str]) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 for _name, _value in {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -26,7 +28,18 @@ for _name in ("flwr", "httpx"):
     logging.getLogger(_name).setLevel(logging.WARNING)
 
 from twofold.engines.flower.join import join  # noqa: E402
-from twofold.engines.flower.rehearse import rehearse  # noqa: E402
-from twofold.engines.flower.serve import FlowerGrid, serve  # noqa: E402
+
+if TYPE_CHECKING:
+    from twofold.engines.flower.rehearsal import rehearse
+    from twofold.engines.flower.server import FlowerGrid, serve
 
 __all__ = ["FlowerGrid", "join", "rehearse", "serve"]
+_LATER = {"FlowerGrid": "server", "serve": "server", "rehearse": "rehearsal"}
+
+
+def __getattr__(name: str) -> Any:
+    """The coordinator's side when it is asked for: a node needs no web server and no database."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    return found

@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Message, RecordDict
 from flwr.app.message import remove_content_from_message
+from flwr.common.constant import TIMESTAMP_HEADER
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
@@ -23,15 +26,15 @@ from flwr.proto.fleet_pb2 import (
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import PullObjectRequest, PushObjectRequest
 from flwr.proto.node_pb2 import Node as FlowerNode
-from flwr.supercore.error import FlowerError
-from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+from flwr.supercore.date import now
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
+from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from twofold.engines.flower import bodies
-from twofold.engines.flower.serve import is_loopback
 from twofold.errors import InputError, TwofoldError
+from twofold.federation.certificates import is_loopback
 from twofold.federation.coordinator import Stopped
 from twofold.federation.keys import Identity
 from twofold.federation.node import Node
@@ -49,6 +52,25 @@ class NotLetIn(TwofoldError):  # noqa: N818
     """The coordinator does not know this node's key, or somebody else is there with it."""
 
 
+class _Signature:
+    """Signs the time of each request, as Flower's server wants it. Flower's own class for this would bring a web server along."""
+
+    def __init__(self, key: ec.EllipticCurvePrivateKey) -> None:
+        self._key, self._public = key, b64encode(public_key_to_bytes(key.public_key())).decode()
+
+    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+        """Add three headers to a request."""
+        when = now().isoformat()
+        context.request.headers.update(
+            {
+                FLEET_HTTP_PUBLIC_KEY_HEADER: self._public,
+                TIMESTAMP_HEADER: when,
+                FLEET_HTTP_SIGNATURE_HEADER: b64encode(sign_message(self._key, when.encode("ascii"))).decode(),
+            }
+        )
+        return call_next(context)
+
+
 class _Line:
     """One connection to the coordinator."""
 
@@ -59,10 +81,7 @@ class _Line:
             server,
             certificates is None,
             certificates,
-            interceptors=[
-                RuntimeVersionHttpInterceptor(component_name="SuperNode"),
-                NodeAuthHttpInterceptor(key, key.public_key()),
-            ],
+            interceptors=[_Signature(key)],
         )
         self.node = FlowerNode()
         self._over = threading.Event()
@@ -196,6 +215,8 @@ def _why(error: Exception) -> str:
     response: Any = getattr(error, "response", None)
     if response is None:
         return str(error) or type(error).__name__
+    from flwr.supercore.error import FlowerError  # only now: a web server comes with it
+
     told = FlowerError.from_json(response.text)
     if response.status_code == 401 or (told is not None and "activat" in told.message.lower()):
         return "the coordinator does not let this key in: it is not in the study, or somebody is there with it already"

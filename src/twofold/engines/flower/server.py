@@ -7,7 +7,6 @@ Who reaches the port can only be a node. There is no Control API, no Runtime API
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import json
 import logging
 import threading
@@ -37,12 +36,13 @@ from starlette.middleware.base import BaseHTTPMiddleware
 
 from twofold.engines.flower import bodies
 from twofold.errors import InputError
+from twofold.federation.certificates import is_loopback
 from twofold.federation.coordinator import Coordinator, Gone, Patience, Question
 from twofold.federation.keys import Public
 from twofold.federation.study import Study
 from twofold.result import Result
 
-__all__ = ["FlowerGrid", "is_loopback", "serve"]
+__all__ = ["FlowerGrid", "serve"]
 
 HOLD = 2.0
 """Seconds that a node's request for messages is held."""
@@ -52,18 +52,6 @@ DAY = 86400.0
 PATHS = ("activate-node", "deactivate-node", "register-node", "unregister-node", "send-node-heartbeat", "pull-messages",
          "push-messages", "pull-object", "push-object", "confirm-message-received")  # fmt: skip
 log = logging.getLogger("twofold.serve")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether nobody outside this machine can reach an address.
-
-    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0"), is_loopback("hospital.org")
-    (True, True, False, False)
-    """
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _fleet_app() -> FastAPI:

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from twofold.algorithms.base import Algorithm
-from twofold.engines.flower.serve import serve
+from twofold.engines.flower.server import serve
 from twofold.errors import InputError, TwofoldError
 from twofold.federation.certificates import make_certificates
 from twofold.federation.coordinator import Patience
