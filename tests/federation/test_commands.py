@@ -105,6 +105,19 @@ def test_check_shows_what_join_would_tell(folder: Path):
     assert "tells neither constants nor its loss" in call("check", *JOIN[1:6], "--clip", "1", "--noise", "5").output
 
 
+def test_what_a_message_reveals_is_said_for_every_objective():
+    """In the docs' table and by `twofold check`: an objective that is new has to say it, too."""
+    from twofold import objectives
+    from twofold.cli.federation import REVEALS
+
+    shares = set(objectives.REGISTRY) - {"local", "custom"}  # one sends nothing, the other cannot be named in a study
+    text = (DEPLOY.parent / "docs" / "federation.md").read_text()
+    table = text.split("## What a message reveals")[1].split("Local methods")[0]
+    rows = " ".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `"))
+    assert {name for name in shares if f"`{name}`" not in rows} == set()
+    assert set(REVEALS) == shares
+
+
 def test_a_study_for_as_many_as_there_are(folder: Path):
     pytest.importorskip("cryptography")
     assert call("study", "init", "four.toml", "--clients", "north,east,south,west", "--host", "::1").exit_code == 0
