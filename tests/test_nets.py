@@ -292,7 +292,7 @@ METHODS: Any = tw.methods
         (lambda: METHODS.fedavg(plain(), lr="0.1"), "LSGD's learning rate is a number or a function of the round, got lr='0.1'"),
         (lambda: METHODS.fedavg(plain(), lr=-0.1), "a finite number ≥ 0, got lr=-0.1"),
         (lambda: METHODS.fedavg(plain(), lr=lambda k: k - 1.0), r"in every round, but lr\(0\) = -1.0"),
-        (lambda: METHODS.fedprox(plain(), prox=-1.0), "FedProx needs a pull that is a finite number ≥ 0, got prox=-1.0"),
+        (lambda: METHODS.fedprox(plain(), prox=-1.0), "FedProx needs a finite prox ≥ 0"),
         (lambda: tw.losses.net(Plain), r"Plain is a class, and a net is a module: call it, as in tw.losses.net\(Plain\(\)\)"),
         (lambda: tw.losses.net(plain(), dtype="float8"), "dtype is None, .*, got 'float8'"),
         (

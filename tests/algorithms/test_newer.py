@@ -156,7 +156,7 @@ def test_sampled_scaffnew_stays_in_its_neighbourhood():
         (lambda: AL2SGDPlus(p_w=1.0), "p_w must lie strictly between 0 and 1"),
         (lambda: AL2SGDPlus(rho=0.0), "rho is a probability > 0"),
         (lambda: FedProx(tau=0), "FedProx needs tau ≥ 1, got tau=0"),
-        (lambda: FedProx(prox=-1.0), "prox must be a finite number ≥ 0"),
+        (lambda: FedProx(prox=-1.0), "FedProx needs a finite prox ≥ 0 .*, got prox=-1.0"),
     ],
 )
 def test_bad_settings_get_a_sentence(make: Any, sentence: str):

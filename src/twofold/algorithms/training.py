@@ -153,7 +153,7 @@ def check_training(method: Any) -> None:
         _check_rate(kind, name, getattr(method, name))
     prox = getattr(method, "prox", None)
     if isinstance(prox, int | float) and not 0 <= prox < math.inf:
-        raise InputError(f"{kind} needs a pull that is a finite number ≥ 0, got prox={prox!r}.")
+        raise InputError(f"{kind} needs a finite prox ≥ 0 (the strength of its pull towards w), got {prox=}.")
     optimizer = method.optimizer
     if optimizer is not None and not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
         raise InputError(f"{kind}'s optimizer must be one from optax, as in optax.adam(1e-3), got {optimizer!r}.")
