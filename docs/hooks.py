@@ -24,6 +24,7 @@ DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 ORDER = (
     "patients",
+    "estimators",
     "gains",
     "schools",
     "digits",
