@@ -156,7 +156,7 @@ def _saga(f: Facts, eps: float) -> float:
 def _al2sgd_plus(f: Facts, eps: float) -> float:
     # Ψ = ‖z−x*‖² + A f(y) + Aθ₂/(ρ−κ) f(v). The w that is reported is a mean of x or of an old y, of one iteration earlier.
     facts = facts_of(f.problem)
-    h = stepsizes_newer.al2sgd_plus(facts.loss, facts.weights, facts.lam)
+    h = stepsizes_newer.al2sgd_plus(facts.loss, facts.weights, facts.lam, noise=facts.constants.noise_beta)
     kappa, weight = 1 - rates.asvrcd_contraction(h, h["mu"]), 2 * h["gamma"] * h["nu"] / h["theta1"]
     of_v = weight * h["theta2"] / (h["rho"] - kappa)
     start = f.distance2 + (weight + of_v) * f.gap

@@ -15,7 +15,7 @@ from twofold.errors import InputError
 from twofold.theory.constants import Constants, LossConstants
 from twofold.theory.each import EachClient
 from twofold.theory.stepsizes import PSEUDO_CONDITION, Hyper, asvrcd_contraction, participation, usable_mu
-from twofold.theory.tight import Batch
+from twofold.theory.tight import Batch, smoothness
 
 __all__ = ["al2sgd_plus", "fedprox", "importance", "inner_steps", "saga", "scafflix", "scaffnew"]
 
@@ -109,6 +109,9 @@ def al2sgd_plus(
     p_w: float | None = None,
     rho: float | None = None,
     eta: float | None = None,
+    *,
+    batch: Batch = 1,
+    noise: float | None = None,
 ) -> Hyper:
     """AL2SGD+: L-Katyusha on f + ψ, f = Σ p_m f'_m(β_m), ψ = (λ/2)Σ p_m‖β_m − mean‖² (Hanzely, Hanzely, Horváth, Richtárik 2020).
 
@@ -116,9 +119,14 @@ def al2sgd_plus(
     p_m μ'_m and η = 1/(4𝓛), θ₂ = ½, θ₁ = min{½, √(ημ max{½, θ₂/ρ})}, γ = 1/max{2μ, 4θ₁/η}, ν = 1 − γμ, 𝓛 = max{𝓛_f/(1−p),
     𝓛_ψ/p}. That proof asks for two things. (a) E‖g − ∇F(x)‖² ≤ 2𝓛D_F(v, x): g − ∇F(v) is (∇f_J(x) − ∇f_J(v))/(1−p) with
     probability 1−p and (∇ψ(x) − ∇ψ(v))/p with p, so its second moment is at most 2𝓛_f D_f(v, x)/(1−p) + 2𝓛_ψ D_ψ(v, x)/p ≤ 2𝓛
-    D_F(v, x), where 𝓛_f = max p_m𝓛'_m (the clients' blocks are orthogonal) and 𝓛_ψ = λ max p_m (∇²ψ = λ(diag p − ppᵀ) ⊗ I ⪯ λ
-    max p_m). (b) F is 𝓛-smooth: 𝓛_f + 𝓛_ψ ≤ (1−p)𝓛 + p𝓛. tests/theory/test_stepsizes_newer.py has the spectral radius of the
-    second moments beside κ.
+    D_F(v, x), where 𝓛_ψ = λ max p_m (∇²ψ = λ(diag p − ppᵀ) ⊗ I ⪯ λ max p_m). (b) F is 𝓛-smooth: 𝓛_f + 𝓛_ψ ≤ (1−p)𝓛 + p𝓛.
+    tests/theory/test_stepsizes_newer.py has the spectral radius of the second moments beside κ.
+
+    **𝓛_f knows the batch and the sampling.** The clients' blocks are orthogonal and their rows independent. Of b rows drawn with
+    replacement, client m's part has the second moment (1−1/b)‖d_m‖² + E‖d_mj‖²/b, where d_m = p_m(∇f'_m(x_m) − ∇f'_m(v_m)) and
+    d_mj is the same of one row as it is drawn: ℓ_j/(nπ_j) and the ridge, which is (V_m + μ'_m)-smooth at most and has the mean f'_m.
+    Both are cocoercive, so 𝓛_f = (1−1/b) max p_mL'_m + (V^β + max p_mμ'_m)/b, with `noise` = V^β = max p_m max_j V_mj/(nπ_mj) of
+    the sampling in force. Not given, the second part is max p_m𝓛'_m/b, the largest row. Of all rows (batch=None) it is max p_mL'_m.
 
     **Chosen**: p = min{½, 𝓛_ψ/(𝓛_f + 𝓛_ψ)} and ρ = p(1−p). As 1/κ = O(1/ρ + √(𝓛/(ρμ))) and an iteration is a round with
     probability p + (1−p)ρ ≤ 2p, rounds are O((1/(1−p) + √(p𝓛/((1−p)μ))) log 1/ε). For λ ≤ 𝓛', where p = 𝓛_ψ/(𝓛_f + 𝓛_ψ) ≤ ½ makes
@@ -136,9 +144,11 @@ def al2sgd_plus(
     >>> found = al2sgd_plus(LossConstants(0.1, 1.0, 3.0), [0.5, 0.5], lam=1.0)
     >>> found["p_w"], found["eta"], found["rho"]
     (0.25, 0.125, 0.1875)
+    >>> al2sgd_plus(LossConstants(0.1, 1.0, 3.0), [0.5, 0.5], lam=1.0, batch=None)["eta"]
+    0.25
     """
     p_m = np.asarray(weights, np.float64)
-    of_loss, of_pull = float(np.max(p_m * loss.calL)), lam * float(np.max(p_m))
+    of_loss, of_pull = _rows_of_loss(loss, p_m, batch, noise), lam * float(np.max(p_m))
     if not (of_loss > 0 and of_pull > 0):
         raise InputError(f"AL2SGD+ needs a loss that is not flat and λ > 0, got 𝓛' = {loss.calL_max} and {lam=}.")
     p = min(0.5, of_pull / (of_loss + of_pull)) if p_w is None else float(p_w)
@@ -147,15 +157,22 @@ def al2sgd_plus(
     refresh = p * (1 - p) if rho is None else float(rho)
     if not 0 < refresh <= 1:
         raise InputError(f"rho is a probability > 0, got {rho=}.")
-    smoothness = max(of_loss / (1 - p), of_pull / p)
+    expected = max(of_loss / (1 - p), of_pull / p)
     mu = float(np.min(p_m * loss.mu))
-    mu, note = usable_mu(Constants(mu, smoothness, smoothness, smoothness, smoothness), smoothness)
-    step, theta2 = 1 / (4 * smoothness) if eta is None else float(eta), 0.5
+    mu, note = usable_mu(Constants(mu, expected, expected, expected, expected), expected)
+    step, theta2 = 1 / (4 * expected) if eta is None else float(eta), 0.5
     theta1 = min(0.5, math.sqrt(step * mu * max(0.5, theta2 / refresh)))
     gamma = 1 / max(2 * mu, 4 * theta1 / step)
     found: Hyper = {"p_w": p, "rho": refresh, "eta": step, "theta1": theta1, "theta2": theta2, "gamma": gamma}
     kappa = 1 - asvrcd_contraction(found, mu)
     return {**found, "nu": 1 - gamma * mu, "lam": lam, "mu": mu, "kappa": kappa, "note": note}
+
+
+def _rows_of_loss(loss: LossConstants, p_m: Array, batch: Batch, noise: float | None) -> float:
+    """𝓛_f of `al2sgd_plus`; at least the smoothness of f, whatever estimates at a point say."""
+    whole = float(np.max(p_m * loss.L))
+    row = float(np.max(p_m * loss.calL)) if noise is None else noise + float(np.max(p_m * loss.mu))
+    return max(whole, smoothness(whole, row, batch))
 
 
 # --- FedProx ----------------------------------------------------------------------------------------------------------
