@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from quadratics import largest
+from quadratics import largest, radius
 from twofold.theory import stepsizes_newer
 from twofold.theory.constants import Constants, LossConstants
 from twofold.theory.each import common
@@ -39,6 +39,60 @@ def test_rare_rounds_cost_speed(method):
 def test_sampled_rows_take_half_of_a_step_for_the_worst_row(method):
     found = method(C, EACH, batch=1)
     assert_allclose(found.get("eta", found.get("steps")), 1 / (2 * 17.0))
+    drawn = C.replace(noise_w=0.5, noise_beta=4.0, sampling="importance", drawn_w=3.0, drawn_beta=2.0)
+    found = method(drawn, EACH, batch=1)
+    assert_allclose(found.get("eta", found.get("steps")), 1 / 10)
+    found = method(drawn, EACH, batch=10)  # 2R/10 + L
+    assert_allclose(found.get("eta", found.get("steps")), 1 / (1 + 4.0) if "eta" in found else 1 / (1 + EACH.L))
+    assert_allclose(method(drawn, EACH)["kappa"], method(C, EACH)["kappa"])
+
+
+@pytest.mark.parametrize("method", ["scaffnew", "scafflix"])
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("seed", range(4))
+def test_scaffnew_on_sampled_rows_contracts_as_fast_as_is_proven(method: str, batch: int, seed: int):
+    """ProxSkip on a random quadratic whose blocks share one π, all draws summed: E‖·‖² falls by 1 − κ in the long run."""
+    rng, M, n = np.random.default_rng(seed), 2, 2
+    own = rng.standard_normal((M, n, 2)) * (rng.pareto(1.0, (M, n, 1)) + 0.1) * 10.0 ** rng.uniform(-1, 1, (M, n, 2))
+    ridge, s, p_m = 10.0 ** rng.uniform(-2, -0.5), M**-0.5, rng.dirichlet(np.ones(M) * 3)
+    own[..., 0] *= s
+    rest = ridge * np.diag([s * s, 1.0])
+    smooth = own**2
+    pi = np.mean(smooth / smooth.sum(axis=1, keepdims=True), axis=2)
+    counted = smooth / (n * pi)[..., None]
+    H = np.einsum("mji,mjk->mik", own, own) / n + rest
+    norm = np.stack([np.diag([1.0, p**0.5]) for p in p_m])
+    ends = np.linalg.eigvalsh(norm @ H @ norm)
+    each = EACH._replace(weights=p_m, mu=ends[:, 0], L=ends[:, 1])
+    most = [np.max(share * (counted[..., i].max(axis=1) + rest[i, i])) for i, share in ((0, np.ones(M)), (1, p_m))]
+    c = C.replace(noise_w=1.0, noise_beta=1.0, sampling="importance", drawn_w=most[0], drawn_beta=most[1])
+    h = getattr(stepsizes_newer, method)(c, each, batch)
+    steps, p = np.broadcast_to(h.get("eta", h.get("steps")), M), h["p_w"]
+    eye = np.eye(3 * M)  # w_m, h_m, β_m of every client
+    w, control, beta = eye[:M], eye[M : 2 * M], eye[2 * M :]
+    mean, maps = p_m / steps / np.sum(p_m / steps), []
+    for rows in np.ndindex(*(n,) * (M * batch)):
+        mine = np.reshape(rows, (M, batch))
+        new_w, new_beta, chance = np.zeros_like(w), np.zeros_like(beta), 1.0
+        for m in range(M):
+            A = rest + sum(np.outer(own[m, j], own[m, j]) / (n * pi[m, j]) for j in mine[m]) / batch
+            chance *= np.prod(pi[m, mine[m]])
+            new_w[m] = w[m] - steps[m] * (A[0, 0] * w[m] + A[0, 1] * beta[m] - control[m])
+            new_beta[m] = beta[m] - steps[m] * p_m[m] * (A[1, 0] * w[m] + A[1, 1] * beta[m])
+        together = np.tile(mean @ new_w, (M, 1))
+        moved = control + p / steps[:, None] * (together - new_w)
+        maps += [(chance * p, np.vstack([together, moved, new_beta])),
+                 (chance * (1 - p), np.vstack([new_w, control, new_beta]))]  # fmt: skip
+    assert sum(q for q, _ in maps) == pytest.approx(1)
+    assert 0 < h["kappa"] < 1 and radius_of_controlled(maps, p_m, M) <= 1 - h["kappa"] + 1e-9
+
+
+def radius_of_controlled(maps: list, p_m: np.ndarray, M: int) -> float:
+    """The spectral radius of E[T⊗T] on the states with Σ p_m h_m = 0, which every iteration keeps."""
+    normal = np.zeros(3 * M)
+    normal[M : 2 * M] = p_m
+    basis = np.linalg.svd(normal[None])[2][1:].T
+    return radius([(q, basis.T @ T @ basis) for q, T in maps])
 
 
 @pytest.mark.parametrize("method", [stepsizes_newer.scaffnew, stepsizes_newer.scafflix])
@@ -161,7 +215,8 @@ def test_fedprox_pulls_six_times_as_hard_as_the_loss_bends():
     each = EACH._replace(L_w=np.array([1.0, 3.0, 0.5]))
     found = stepsizes_newer.fedprox(C, each)
     assert_allclose([found["prox"], found["eta"]], [18.0, 1 / 22])
-    assert_allclose(stepsizes_newer.fedprox(C, each, batch=2, prox=3.0)["eta"], 1 / (2 * 20.0))
+    assert_allclose(stepsizes_newer.fedprox(C, each, batch=1, prox=3.0)["eta"], 1 / (2 * 20.0))
+    assert_allclose(stepsizes_newer.fedprox(C, each, batch=2, prox=3.0)["eta"], 1 / (20.0 + 7.0))
 
 
 def test_saga_knows_who_takes_part():

@@ -40,6 +40,8 @@ def test_noise_constants_come_together():
         ({"noise_w": 1.0, "noise_beta": 1.0, "sampling": "both"}, "sampling must be"),
         ({"noise_w": -1.0, "noise_beta": 1.0, "sampling": "uniform"}, "V\\^w must be"),
         ({"L_client": math.inf}, "L\\^w_m must be"),
+        ({"drawn_w": 1.0}, "largest drawn row of both blocks"),
+        ({"drawn_w": 1.0, "drawn_beta": 1.0}, "belongs to a sampling"),
     ):
         with pytest.raises(InputError, match=words):
             PAPER.replace(**wrong)
@@ -299,7 +301,37 @@ def test_lsgd_is_capped_by_what_a_batch_may_do():
     assert stepsizes.lsgd(C.replace(calL_w=30.0), 1, None)["eta"] == 1 / 120  # no L_client: the largest row's
     assert stepsizes.lsgd(known, 3, None)["eta"] == pytest.approx(1 / (8 * math.sqrt(3 * math.e) * 2 * 2))
     by_share = known.replace(sampling="importance")
-    assert stepsizes.lsgd(by_share, 1, 4)["eta"] == 1 / (4 * (2 + 7.5))
+    assert stepsizes.lsgd(by_share, 1, 4)["eta"] == 1 / (4 * (1.5 + 15))  # a row may count twice, if no more is known
+    as_drawn = by_share.replace(drawn_w=6.0, drawn_beta=5.0)
+    assert stepsizes.lsgd(as_drawn, 1, 1)["eta"] == 1 / (4 * 6)
+    assert stepsizes.lsgd(as_drawn, 1, 4)["eta"] == 1 / (4 * (3 + 1.25))
+    assert stepsizes.lsgd(as_drawn, 1, None)["eta"] == 1 / 16
+
+
+def test_lsgds_cap_holds_for_rows_as_they_are_drawn():
+    """E‖g − g*‖² ≤ 2𝓛(b)D in each block, with the second moment of b rows by any π, to which 𝓛(b) comes within a twentieth."""
+    rng, ratios = np.random.default_rng(3), []
+    for _ in range(60):
+        x, b = rng.standard_normal((5, 2)) * (rng.pareto(1.0, (5, 1)) + 0.05), int(rng.integers(1, 6))
+        smooth, ridge = np.sum(x**2, axis=1), 10.0 ** rng.uniform(-4, 0)
+        pi = 0.5 * rng.dirichlet(np.ones(5)) + 0.5 * smooth / smooth.sum()  # another block has its say, too
+        H = x.T @ x / 5 + ridge * np.eye(2)
+        each = [np.outer(r, r) / (5 * q) + ridge * np.eye(2) for r, q in zip(x, pi, strict=True)]
+        square = (1 - 1 / b) * H @ H + sum(q * a @ a for q, a in zip(pi, each, strict=True)) / b
+        row, L = float(np.max(smooth / (5 * pi)) + ridge), float(np.linalg.eigvalsh(H)[-1])
+        c = Constants(ridge, L, L, smooth.max() + ridge, smooth.max() + ridge, noise_w=row, noise_beta=row,
+                      sampling="importance", L_client=L, drawn_w=row, drawn_beta=row)  # fmt: skip
+        found, needed = 1 / (4 * stepsizes.lsgd(c, 1, b)["eta"]), largest(square, H)
+        assert needed <= found * (1 + 1e-9)
+        ratios.append(found / needed)
+    assert min(ratios) < 1.05 and max(ratios) < 3
+
+
+def test_reshuffled_rows_have_no_importance():
+    by_share = C.replace(sampling="importance", drawn_w=0.6, drawn_beta=2.0)
+    assert by_share.reshuffled.drawn == (3.0, 9.0)
+    assert C.reshuffled is C
+    assert stepsizes.lsgd(by_share.reshuffled, 1, 1)["eta"] == 1 / (4 * 9)
 
 
 def test_lsgd_on_single_rows_diverges_without_the_cap():

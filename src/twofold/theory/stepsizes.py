@@ -89,8 +89,10 @@ def lsgd(c: Constants, tau: int, batch: Batch = 1) -> Hyper:
     and for τ = 1 the second says nothing.
 
     The theorem takes the noise for bounded, so it does not see that a step on few rows may overshoot. With noise constants
-    η is also at most 1/(4𝓛(b)), the expected smoothness of `batch` rows of one client, and L^w is `L_client`, since every
-    client goes its own way between rounds.
+    η is also at most 1/(4𝓛(b)), the expected smoothness of `batch` rows of one client as they are drawn, and L^w is `L_client`,
+    since every client goes its own way between rounds: 𝓛(b) = (1−1/b)L + 𝓛_π/b, since with replacement b rows have the second
+    moment (1−1/b)‖d‖² + E‖d_j‖²/b, d the difference of full gradients and d_j that of a row as it is drawn, whose mean is d and
+    which is 𝓛_π-smooth at most (`Constants.drawn`).
 
     >>> c = Constants(0.1, 1.0, 2.0, 9.0, 8.0, noise_w=0.5, noise_beta=4.0, sampling="uniform", L_client=3.0)
     >>> lsgd(c, tau=1, batch=1)["eta"] == 1 / 36, lsgd(c, tau=1, batch=None)["eta"] == 1 / 12
@@ -111,11 +113,9 @@ def _local_smoothness(c: Constants, batch: Batch) -> tuple[float, float, float]:
     if c.noise_beta is None:
         return c.L_w, c.L_w, c.L_beta
     local = c.calL_w if c.L_client is None else c.L_client
-    few = 0.0 if batch is None else 1 / batch
-    of_beta = c.L_beta + few * c.noise_beta
-    if c.sampling == "importance":  # a row's share varies too: its largest smoothness comes on top of L^w
-        return local, local + few * c.calL_w, of_beta
-    return local, smoothness(local, c.calL_w, batch), min(of_beta, smoothness(c.L_beta, c.calL_beta, batch))
+    row_w, row_beta = c.drawn
+    # 𝓛^β_π is at most V^β + L^β, and where it is not known that may say more.
+    return local, smoothness(local, row_w, batch), smoothness(c.L_beta, min(row_beta, c.noise_beta + c.L_beta), batch)
 
 
 def acd(c: Constants) -> Hyper:
@@ -556,7 +556,7 @@ def scd(
     if c.noise_w is not None:
         w_probability(c)
         chosen = _choice("scd", c, n, batch, p_w, None, cost, message)
-        eta = 1 / (2 * expected_smoothness(c, chosen.p_w, chosen.batch))
+        eta = 1 / (c.L_w + c.L_beta + 2 * sum(variance(c, chosen.p_w, chosen.batch)))
         return {"p_w": chosen.p_w, "eta": eta, "batch": chosen.batch, "note": None}
     p_w = w_probability(c, p_w)
     return {"p_w": p_w, "eta": 1 / (2 * expected_smoothness(c, p_w)), "note": None}

@@ -35,8 +35,10 @@ def scaffnew(c: Constants, each: EachClient, batch: Batch = None, p_w: float | N
     theorem of ProxSkip holds word for word, with β too: Ψ = ‖x − x*‖² + (η²/p²) Σ p_m‖h_m − ∇_w f_m(x*)‖² contracts by 1 − κ,
     κ = min{ημ, p²}, for any p and η ≤ 1/L. L_m and μ_m are those of `EachClient`.
 
-    On sampled rows E‖g − ∇f(x*)‖² ≤ 4𝓛D + 2σ² (as for `scd`), hence η = 1/(2𝓛) with 𝓛 = 𝓛^w + 𝓛^β, and
-    Ψ ends within 2η²σ²/κ. Where `each` has F's own μ for want of better (`each.common`), the step stays right, and only the
+    On b sampled rows g is unbiased, and E‖g − ∇f(x*)‖² ≤ 2AD + 2σ² gives η = 1/A and an end within 2η²σ²/κ. A row as it is drawn is
+    R-smooth in that norm, R = 𝓛^w_π + 𝓛^β_π, and E‖g(x) − g(x*)‖² ≤ 2𝓛(b)D with 𝓛(b) = (1−1/b)L + R/b (as for `lsgd`), its
+    variance being at most 2(R/b)D. So both A = 2𝓛(b), by ‖a+b‖² ≤ 2‖a‖² + 2‖b‖² for all of g, and A = L + 2R/b, by the same for its
+    noise alone, are right. The smaller is A = 2R/b + min{1, 2−2/b}L, which is L for all rows. Where `each` has F's own μ for want of better (`each.common`), the step stays right, and only the
     linear rate is not proven.
 
     >>> from twofold.theory.each import common
@@ -45,7 +47,7 @@ def scaffnew(c: Constants, each: EachClient, batch: Batch = None, p_w: float | N
     >>> found["eta"] == 1 / 3, round(found["p_w"], 12), round(found["kappa"], 12)
     (True, 0.1, 0.01)
     """
-    L = float(np.max(each.L)) if batch is None else 2 * (c.calL_w + c.calL_beta)
+    L = float(np.max(_of_rows(each.L, sum(c.drawn), batch)))
     if not L > 0:
         raise InputError("Scaffnew needs a function that is not flat: L^w and L^β are both 0; give eta.")
     mu, note = _client_mu(each, L)
@@ -57,7 +59,7 @@ def scafflix(c: Constants, each: EachClient, batch: Batch = None, p_w: float | N
 
     It is `scaffnew` in the norm Σ (1/η_m)(p_m‖w_m‖² + ‖β_m‖²), in which F is 1-smooth and (min η_m μ_m)-strongly convex; the
     prox of ψ is the mean with weights p_m/η_m. So the condition number is the largest of a client, not max L_m/min μ_m. "mass"
-    is Σ p_m/η_m. On sampled rows all clients have the step of `scaffnew`.
+    is Σ p_m/η_m. On sampled rows every client has the A of `scaffnew` for its own L_m.
 
     >>> from twofold.theory.each import common
     >>> c = Constants(0.03, 1.0, 2.0, 9.0, 8.0)
@@ -66,7 +68,7 @@ def scafflix(c: Constants, each: EachClient, batch: Batch = None, p_w: float | N
     >>> found["steps"].tolist() == [1 / 3, 1.0], round(found["kappa"], 12), found["mass"]
     (True, 0.01, 2.0)
     """
-    L = each.L if batch is None else np.full(len(each.weights), 2 * (c.calL_w + c.calL_beta))
+    L = _of_rows(each.L, sum(c.drawn), batch)
     if not np.all(L > 0):
         raise InputError(
             f"Scafflix needs a function of every client that is not flat, got L_m = {L.tolist()}; give steps."
@@ -76,6 +78,11 @@ def scafflix(c: Constants, each: EachClient, batch: Batch = None, p_w: float | N
         pseudo, note = _client_mu(each, float(np.max(L)))
         mu = np.maximum(mu, pseudo)
     return _round(float(np.min(mu / L)), p_w) | {"steps": 1 / L, "mass": float(each.weights @ L), "note": note}
+
+
+def _of_rows(L: Array, row: float, batch: Batch) -> Array:
+    """A = 2R/b + min{1, 2−2/b}L of `scaffnew`, for every client's L."""
+    return L if batch is None else 2 * row / batch + min(1.0, 2 - 2 / batch) * L
 
 
 def _client_mu(each: EachClient, L: float) -> tuple[float, str | None]:
@@ -179,10 +186,11 @@ def _rows_of_loss(loss: LossConstants, p_m: Array, batch: Batch, noise: float | 
 
 
 def fedprox(c: Constants, each: EachClient, batch: Batch = None, prox: float | None = None) -> Hyper:
-    """FedProx: ρ = 6L^w, and the local steps η = 1/(L + ρ), halved on sampled rows (Li et al. 2020, Corollary 7).
+    """FedProx: ρ = 6L^w, and the local steps η = 1/(L + ρ), shorter on sampled rows (Li et al. 2020, Corollary 7).
 
     The corollary takes ρ ≈ 6LB² for B-dissimilar clients, B ≥ 1; B is not known beforehand, and ρ is that of B = 1. L is the
-    largest smoothness of a client in both blocks, of a single row if rows are sampled: f_m + (ρ/2)‖w − w^t‖² is (L + ρ)-smooth.
+    largest smoothness of a client in both blocks: f_m + (ρ/2)‖w − w^t‖² is (L + ρ)-smooth, and a row of it (R + ρ)-smooth. On
+    sampled rows η = 1/A, with the A of `scaffnew` for these two.
 
     >>> from twofold.theory.each import common
     >>> c = Constants(0.03, 1.0, 1.0, 9.0, 8.0)
@@ -193,10 +201,10 @@ def fedprox(c: Constants, each: EachClient, batch: Batch = None, prox: float | N
     rho = 6 * float(np.max(each.L_w)) if prox is None else float(prox)
     if not 0 <= rho < math.inf:
         raise InputError(f"prox must be a finite number ≥ 0, got {prox=}.")
-    L = float(np.max(each.L)) if batch is None else c.calL_w + c.calL_beta
-    if not L + rho > 0:
+    L = float(np.max(_of_rows(each.L + rho, sum(c.drawn) + rho, batch)))
+    if not L > 0:
         raise InputError("FedProx has no finite step size here: L^w and L^β are both 0; give eta.")
-    return {"prox": rho, "eta": 1 / ((1 if batch is None else 2) * (L + rho)), "note": None}
+    return {"prox": rho, "eta": 1 / L, "note": None}
 
 
 # --- SAGA over clients ------------------------------------------------------------------------------------------------
