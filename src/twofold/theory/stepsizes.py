@@ -12,8 +12,8 @@ E‖G(x) − G(x')‖² ≤ 2𝓛 D_F(x, x') with 𝓛 = 2 max{𝓛^w/p_w, 𝓛^
 misprinted as L^β), and by symmetry the same with D_F(x', x). The factor 2 is attained by f = ½(w + β)².
 
 Constants that know the noise of sampled gradients (`Constants.noise_w`) give steps that know the batch and the clients:
-𝓛(b) = Σ_i (V_i/b + L_i)/p_i takes the place of 𝓛 (`variance` has the parts), p_w and ρ are those of the smallest predicted
-cost, and ASVRCD has the steps of `theory.tight`. With a `cost` and batch="auto" so is the batch;
+an unbiased estimate with E‖g − ∇F(x)‖² ≤ 2σD, σ = Σ_i (V_i/b + (1−p_i)L_i)/p_i of `variance`, has the steps 1/(L + 2σ) of SCD and
+1/(L + 6σ) of SVRCD, p_w and ρ are those of the smallest predicted cost, and ASVRCD has the steps of `theory.tight`. With a `cost` and batch="auto" so is the batch;
 `message` is what a part of a message costs in bytes, up and down. Constants without noise are the paper's, and so are their steps,
 whatever the batch. What the user sets always wins.
 """
@@ -508,26 +508,27 @@ def svrcd(
     cost: Cost | None = None,
     message: float = 0.0,
 ) -> Hyper:
-    """SVRCD: p_w and ρ as ASVRCD, η = 1/(6𝓛) (Algorithm SVRCD-PFL, for which the paper has no theorem).
+    """SVRCD: p_w and ρ as ASVRCD, η = 1/(L + 6σ), or 1/(6𝓛) by the paper's constants (Algorithm SVRCD-PFL; it has no theorem there).
 
-    Loopless SVRG, g = G(y) − G(v) + ∇F(v). Write D = F(y) − F* and σ² = E‖G(v) − G(x*)‖². Then
-    E‖g‖² ≤ 2E‖G(y) − G(x*)‖² + 2σ² ≤ 4𝓛D + 2σ², and E[σ⁺²] ≤ (1−ρ)σ² + 2ρ𝓛D as v⁺ = y with probability ρ. By strong
-    convexity E‖y⁺ − x*‖² ≤ (1−ημ)‖y − x*‖² − 2ηD + η²(4𝓛D + 2σ²). Add (4/ρ)η² times the second line: the D-terms are
-    −2η + 12η²𝓛 ≤ 0 for η ≤ 1/(6𝓛), and those of σ² are (4/ρ)η²(1 − ρ/2). So ‖y − x*‖² + (4η²/ρ)σ² contracts by
-    max{1−ημ, 1−ρ/2}.
+    Loopless SVRG, g = G(y) − G(v) + ∇F(v), and E g = ∇F(y). Write D = F(y) − F*, L = L^w + L^β for the smoothness of F, σ = σ_w + σ_β
+    for the bounds of `variance`, Var(G(x) − G(x*)) ≤ 2σ(F(x) − F*), and s² = Var(G(v) − G(x*)). Only what varies is doubled:
+    E‖g‖² = ‖∇F(y)‖² + Var(G(y) − G(v)) ≤ 2LD + 2Var(G(y) − G(x*)) + 2s² ≤ (2L + 4σ)D + 2s², and E[s⁺²] ≤ (1−ρ)s² + 2ρσD as v⁺ = y
+    with probability ρ. By strong convexity E‖y⁺ − x*‖² ≤ (1−ημ)‖y − x*‖² − 2ηD + η²(2L + 4σ)D + 2η²s². Add (4/ρ)η² times the line
+    of s²: the D-terms are −2η + η²(2L + 12σ) ≤ 0 for η ≤ 1/(L + 6σ), and those of s² are (4/ρ)η²(1 − ρ/2). So
+    ‖y − x*‖² + (4η²/ρ)s² contracts by max{1−ημ, 1−ρ/2}. Without noise (σ = 0: all rows, one block) η = 1/L is gradient descent's.
 
-    The proof holds for any 𝓛 with E‖G(x) − G(x')‖² ≤ 2𝓛 D_F(x, x'): with noise constants 𝓛 is `expected_smoothness` of the
-    batch, and p_w and ρ are those of the smallest `cost`.
+    The paper's constants bound all of G, not its noise: with E‖G(x) − G(x*)‖² ≤ 2𝓛D for `expected_smoothness` the same proof, with
+    s² = E‖G(v) − G(x*)‖² and E‖g‖² ≤ 4𝓛D + 2s², gives η = 1/(6𝓛). With noise constants p_w and ρ are those of the smallest `cost`.
 
     >>> c = Constants(0.01, 1.0, 2.0, 9.0, 8.0, noise_w=0.5, noise_beta=4.0, sampling="uniform")
     >>> h = svrcd(c, n=100, batch=4)
-    >>> h["eta"] == 1 / (6 * expected_smoothness(c, h["p_w"], 4))
+    >>> h["eta"] == 1 / (3.0 + 6 * sum(variance(c, h["p_w"], 4)))
     True
     """
     if c.noise_w is not None:
         w_probability(c)
         chosen = _choice("svrcd", c, n, batch, p_w, rho, cost, message)
-        eta = 1 / (6 * expected_smoothness(c, chosen.p_w, chosen.batch))
+        eta = 1 / (c.L_w + c.L_beta + 6 * sum(variance(c, chosen.p_w, chosen.batch)))
         return {"p_w": chosen.p_w, "rho": chosen.rho_w, "eta": eta, "batch": chosen.batch, "note": None}
     p_w = w_probability(c, p_w)
     rho = refresh_probability(p_w, n, optimal, rho)
@@ -543,12 +544,13 @@ def scd(
     cost: Cost | None = None,
     message: float = 0.0,
 ) -> Hyper:
-    """SCD: η = 1/(2𝓛) (Algorithm SCD-PFL, SGD with expected smoothness; the paper has no theorem).
+    """SCD: η = 1/(L + 2σ), or 1/(2𝓛) by the paper's constants (Algorithm SCD-PFL; the paper has no theorem).
 
-    With σ² = E‖G(x*)‖², E‖G(x)‖² ≤ 2E‖G(x) − G(x*)‖² + 2σ² ≤ 4𝓛(F(x) − F*) + 2σ². So for η ≤ 1/(2𝓛)
-    E‖x^k − x*‖² ≤ (1−ημ)^k ‖x⁰ − x*‖² + 2ησ²/μ: it stops short of the optimum, by `scd_neighbourhood`.
-    With noise constants 𝓛 is `expected_smoothness` of the batch, and p_w that of the smallest `cost` (default: a round
-    costs as much as `n` row gradients).
+    G is unbiased: with L and σ as for `svrcd` and s² = Var G(x*) = E‖G(x*)‖², E‖G(x)‖² = ‖∇F(x)‖² + Var G(x) ≤ 2L(F(x) − F*) +
+    2Var(G(x) − G(x*)) + 2s² ≤ (2L + 4σ)(F(x) − F*) + 2s². So for η ≤ 1/(L + 2σ)
+    E‖x^k − x*‖² ≤ (1−ημ)^k ‖x⁰ − x*‖² + 2ηs²/μ: it stops short of the optimum, by `scd_neighbourhood`. Without noise η = 1/L.
+    The paper's constants bound all of G: E‖G(x)‖² ≤ 4𝓛(F(x) − F*) + 2s², hence η = 1/(2𝓛). With noise constants p_w is that of the
+    smallest `cost` (default: a round costs as much as `n` row gradients).
 
     >>> scd(Constants(0.01, 1.0, 2.0, 9.0, 3.0))["p_w"]
     0.75
@@ -616,7 +618,8 @@ def l2sgd_plus(
     if c.noise_beta is not None and rule == "derived":
         return _l2sgd_plus_of_batch(c, p_w, batch)
     p = w_probability(c, p_w)
-    plain = c.replace(noise_w=None, noise_beta=None, sampling=None) if c.noise_w is not None else c
+    none = dict.fromkeys(("noise_w", "noise_beta", "sampling", "drawn_w", "drawn_beta"))
+    plain = c.replace(**none) if c.noise_w is not None else c
     eta = 1 / ((3 if rule == "derived" else 4) * expected_smoothness(plain, p))
     return {"p": p, "eta": eta, "note": None}
 
