@@ -11,11 +11,11 @@ The stochastic methods share one estimator: with probability p_w the w-block of 
 E‖G(x) − G(x')‖² ≤ 2𝓛 D_F(x, x') with 𝓛 = 2 max{𝓛^w/p_w, 𝓛^β/p_β} (Lemma asvrcd-smooth-const, where one 𝓛^β is
 misprinted as L^β), and by symmetry the same with D_F(x', x). The factor 2 is attained by f = ½(w + β)².
 
-Constants that know the noise of sampled gradients (`Constants.noise_w`) give steps that know the batch and the clients:
-an unbiased estimate with E‖g − ∇F(x)‖² ≤ 2σD, σ = Σ_i (V_i/b + (1−p_i)L_i)/p_i of `variance`, has the steps 1/(L + 2σ) of SCD and
-1/(L + 6σ) of SVRCD, p_w and ρ are those of the smallest predicted cost, and ASVRCD has the steps of `theory.tight`. With a `cost` and batch="auto" so is the batch;
-`message` is what a part of a message costs in bytes, up and down. Constants without noise are the paper's, and so are their steps,
-whatever the batch. What the user sets always wins.
+Constants that know the noise of sampled gradients (`Constants.noise_w`) give steps that know the batch and the clients: an
+unbiased estimate with E‖g − ∇F(x)‖² ≤ 2σD, σ = Σ_i (V_i/b + (1−p_i)L_i)/p_i of `variance`, has the steps 1/(L + 2σ) of SCD and
+1/(L + 6σ) of SVRCD, p_w and ρ are those of the smallest predicted cost, and ASVRCD has the steps of `theory.tight`. With a
+`cost` and batch="auto" so is the batch; `message` is what a part of a message costs in bytes, up and down. Constants without noise
+are the paper's, and so are their steps, whatever the batch. What the user sets always wins.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ def asvrcd(
     With noise constants the steps are those of `tight.tight`, whose proof is the same without its slack, and "kappa" says by
     how much the error falls in an iteration. p_w and ρ are then those of the smallest `cost`, and `optimal` is not asked.
     With reference="two" there are two reference points, and ρ_w, ρ_β, θ_w, θ_β in place of ρ and θ₂ (`rho` may be a pair);
-    without a `cost` they are `tight.balanced`, which is optimal in ∇_w and in ∇_β at once.
+    without a `cost` they are `tight.balanced`, which is optimal in ∇_w and in ∇_β at once; with one, those that are cheapest.
 
     >>> c = Constants(0.01, 1.0, 2.0, 9.0, 8.0)
     >>> asvrcd(c, n=100)["eta"] == 1 / (4 * 2 * 17)
@@ -409,15 +409,17 @@ def _references(
         if value is not None and not 0 < value <= 1:
             raise InputError(f"rho is a probability > 0, got {rho=}.")
     mu, _ = usable_mu(c, c.L_w + c.L_beta)
-    batch = _single(batch)  # its p_i and ρ_i are those that are optimal in gradients, whatever a round costs
-    p, *found = balanced(c, n, mu, batch)
-    if p_w is not None:
-        p = w_probability(c, p_w)
-        share = 1.0 if batch is None else min(batch / n, 1.0)
-        found = [share * q if q > 0 else share for q in (p, 1 - p)]
-    elif cost is not None:
-        chosen = design("asvrcd", c, n, mu, batches=(batch,), cost=cost, message=message, references="two")
-        p, found = chosen.p_w, [chosen.rho_w, chosen.rho_beta]
+    own = None if p_w is None else w_probability(c, p_w)
+    if cost is not None:
+        asked = batches_of(batch, n, cost)
+        chosen = design("asvrcd", c, n, mu, batches=asked, cost=cost, message=message, p_w=own, references="two")
+        p, batch, found = chosen.p_w, chosen.batch, [chosen.rho_w, chosen.rho_beta]
+    else:
+        batch = _single(batch)
+        p, *found = balanced(c, n, mu, batch)
+        if own is not None:
+            share = 1.0 if batch is None else min(batch / n, 1.0)
+            p, found = own, [share * q if q > 0 else share for q in (own, 1 - own)]
     rho_w, rho_beta = (old if new is None else new for old, new in zip(found, given, strict=True))
     return p, rho_w, rho_beta, batch
 

@@ -38,8 +38,9 @@ def scaffnew(c: Constants, each: EachClient, batch: Batch = None, p_w: float | N
     On b sampled rows g is unbiased, and E‖g − ∇f(x*)‖² ≤ 2AD + 2σ² gives η = 1/A and an end within 2η²σ²/κ. A row as it is drawn is
     R-smooth in that norm, R = 𝓛^w_π + 𝓛^β_π, and E‖g(x) − g(x*)‖² ≤ 2𝓛(b)D with 𝓛(b) = (1−1/b)L + R/b (as for `lsgd`), its
     variance being at most 2(R/b)D. So both A = 2𝓛(b), by ‖a+b‖² ≤ 2‖a‖² + 2‖b‖² for all of g, and A = L + 2R/b, by the same for its
-    noise alone, are right. The smaller is A = 2R/b + min{1, 2−2/b}L, which is L for all rows. Where `each` has F's own μ for want of better (`each.common`), the step stays right, and only the
-    linear rate is not proven.
+    noise alone, are right. The smaller is A = 2R/b + min{1, 2−2/b}L, which is L for all rows.
+
+    Where `each` has F's own μ for want of better (`each.common`), the step stays right, and only the linear rate is not proven.
 
     >>> from twofold.theory.each import common
     >>> c = Constants(0.03, 1.0, 2.0, 9.0, 8.0)
