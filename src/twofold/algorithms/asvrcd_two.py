@@ -66,8 +66,8 @@ class ASVRCDTwo(Algorithm):
 
     def complete(self, setting: Setting) -> tuple[ASVRCDTwo, str | None]:
         """The tight steps for the p_i, ρ_i and batch by cost, or without a cost p_i ∝ √max{ℓ_i, nμ/b} and ρ_i = b p_i/n."""
-        c, n, asked = setting.constants, setting.rows, {"batch": self.batch, "reference": "two", **setting.prices}
-        values = stepsizes.asvrcd(c, n, p_w=self.p_w, rho=(self.rho_w, self.rho_beta), eta=self.eta, **asked)
+        c, n, rho, prices = setting.constants, setting.rows, (self.rho_w, self.rho_beta), setting.prices
+        values = stepsizes.asvrcd(c, n, "w", self.p_w, rho, self.eta, batch=self.batch, reference="two", **prices)
         return fill(self, values), values["note"]
 
     def init(self, w0: Pytree) -> State:
