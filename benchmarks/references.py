@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 import twofold as tw
-from twofold.solver import TheoryWarning
+from twofold.solver import TheoryWarning, complete
 from twofold.theory import tight
 
 M, N, SIDE, RIDGE, GAP = 4, 50, 3, 0.002, 1e-6
@@ -53,9 +53,11 @@ def line(factor: float, seconds: float) -> tuple[str, dict]:
         (ours(reference="two"), two),
     ]
     cells, worst = [], []
-    for algorithm, (p_w, *rho) in choices:
+    for method, (p_w, *rho) in choices:
         kappa = tight.tight(tight.variance(c, p_w), (rho[0], rho[1]), c.L_w + c.L_beta, c.mu).kappa
         promised = [(2 * q + r * N) / kappa / unit for q, r, unit in zip((p_w, 1 - p_w), rho, units, strict=True)]
+        # Optimal in gradients and one row at a time, whatever a round costs.
+        algorithm = complete(whole, method, cost=None)[0]
         h = tw.solve(whole, algorithm, target=best + GAP * first, seconds=seconds, iterations=10**8, every=50).history
         folds = math.log(first / max(h["loss"][-1] - best, 1e-300))
         counts = (h["gradients_w"][-1], h["gradients_beta"][-1])

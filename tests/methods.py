@@ -156,7 +156,7 @@ def _saga(f: Facts, eps: float) -> float:
 def _al2sgd_plus(f: Facts, eps: float) -> float:
     # Ψ = ‖z−x*‖² + A f(y) + Aθ₂/(ρ−κ) f(v). The w that is reported is a mean of x or of an old y, of one iteration earlier.
     facts = facts_of(f.problem)
-    h = stepsizes_newer.al2sgd_plus(facts.loss, facts.weights, facts.lam)
+    h = stepsizes_newer.al2sgd_plus(facts.loss, facts.weights, facts.lam, noise=facts.constants.noise_beta)
     kappa, weight = 1 - rates.asvrcd_contraction(h, h["mu"]), 2 * h["gamma"] * h["nu"] / h["theta1"]
     of_v = weight * h["theta2"] / (h["rho"] - kappa)
     start = f.distance2 + (weight + of_v) * f.gap
@@ -186,24 +186,24 @@ EXACT = (
 # --- noisy methods ----------------------------------------------------------------------------------------------------
 
 
-def _estimator(f: Facts, p_w: float) -> float:
-    """σ² = E‖G(x*)‖² of the estimator of SCD with BATCH rows: the rows of each client are drawn independently."""
+def _estimator(f: Facts, p_w: float, batch: int) -> float:
+    """σ² = E‖G(x*)‖² of the estimator of SCD with so many rows: the rows of each client are drawn independently."""
     weights2 = f.problem.clients.weights**2
     parts = [weights2 @ of / p for of, p in ((f.noise.of_w, p_w), (f.noise.of_beta, 1 - p_w)) if p > 0]
-    return float(sum(parts)) / BATCH
+    return float(sum(parts)) / batch
 
 
 def _scd(f: Facts, transient: float) -> tuple[float, float]:
-    method: Any = complete(f.problem, SCD(batch=BATCH))[0]
+    method: Any = complete(f.problem, _SCD)[0]
     left = transient * f.distance2
     k = math.log(1 / transient) / -math.log1p(-method.eta * f.c.mu)
-    return k, left + stepsizes.scd_neighbourhood(method.eta, f.c.mu, _estimator(f, method.p_w))
+    return k, left + stepsizes.scd_neighbourhood(method.eta, f.c.mu, _estimator(f, method.p_w, method.batch))
 
 
 def _ascd(f: Facts, transient: float) -> tuple[float, float]:
     shorter, longer, p_w = _ascd_steps(f, BATCH)
     k = math.log(1 / transient) / -math.log1p(-shorter * f.c.mu)
-    noise = stepsizes.scd_neighbourhood(longer, f.c.mu, _estimator(f, p_w))
+    noise = stepsizes.scd_neighbourhood(longer, f.c.mu, _estimator(f, p_w, BATCH))
     return k, transient * f.distance2 + noise
 
 
@@ -223,8 +223,9 @@ def _sigma2(s: Spread) -> float:
 
 
 _LSGD = LSGD(tau=2, batch=BATCH, average=True)
+_SCD = SCD(batch=2 * BATCH)  # its steps are so long that fewer rows would stop it too far from the optimum to say anything
 NOISY = (
     Noisy("lsgd", _LSGD, "gap", _lsgd),
-    Noisy("scd", SCD(batch=BATCH), "distance", _scd),
+    Noisy("scd", _SCD, "distance", _scd),
     Noisy("ascd", ASCD(batch=BATCH), "distance", _ascd),
 )

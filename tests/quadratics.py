@@ -88,6 +88,8 @@ class Quadratic:
             noise_beta=np.max(p * pick(of_beta, axis=1)),
             sampling=sampling,  # type: ignore[arg-type]
             L_client=np.max(L_w),
+            drawn_w=np.max(pick(of_w, axis=1) + rest_w),
+            drawn_beta=np.max(p * (pick(of_beta, axis=1) + rest_beta)),
             **known,
         )
 

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from twofold import kernels, randomness, tree
 from twofold.clients import ClientError, Clients
 from twofold.curvature import choice
-from twofold.curvature.bounds import RowSmoothness, arrow, row_smoothness, sharp
+from twofold.curvature.bounds import RowSmoothness, arrow, row_smoothness, sharp, single_rows
 from twofold.curvature.certificate import Certificate, ClientFactors, prepare
 from twofold.curvature.metric import Kind, Metric, build
 from twofold.curvature.model import BlockCurvature
@@ -626,19 +626,22 @@ class Problem:
         found = sharp(model, self.scale, self.metric, lemma=lemma, rows=self._row_smoothness)
         pi, rows, counts = self._row_probabilities, self._row_smoothness, self.clients.counts
         assert rows is not None
-        # max_m max_j p_m V_mj/(n_m π_mj): the noise of rows as they are really drawn.
+        # p_m V_mj/(n_m π_mj): rows as they are really drawn.
         weight = 1.0 if pi is None else 1 / np.where(pi > 0, np.repeat(counts, counts) * pi, np.inf)
-        noise_w, noise_beta = (float(np.max(part * weight, initial=0.0)) for part in rows)
+        rows = RowSmoothness(*(part * weight for part in rows))
+        noise_w, noise_beta = (float(np.max(part, initial=0.0)) for part in rows)
+        drawn_w, drawn_beta = single_rows(model, self.scale, self.metric, rows)
         factor = None if self.metric is None else self.metric.shared
         most = 1.0 if factor is None else float(np.linalg.norm(np.atleast_2d(np.asarray(factor)), 2)) ** 2
         client = 0.0 if model.shared is None else self.scale**2 * most * float(
             np.max(model.high * model.data.ww * model.tops[0] + model.fixed.ww)
         )  # fmt: skip
-        names = ("mu", "L_w", "L_beta", "calL_w", "calL_beta", "noise_w", "noise_beta", "L_client")
+        names = ("mu", "L_w", "L_beta", "calL_w", "calL_beta", "noise_w", "noise_beta", "drawn_w", "drawn_beta", "L_client")
         why = dict.fromkeys(names, "from everyone's second moments") | {"mu": found.why}
         return Constants(
             found.mu, found.L_w, found.L_beta, found.calL_w, found.calL_beta, how=dict.fromkeys(names, "certified"), why=why,
             noise_w=noise_w, noise_beta=noise_beta, sampling=self.sampling, L_client=client,
+            drawn_w=drawn_w, drawn_beta=drawn_beta,
         )  # fmt: skip
 
     @cached_property

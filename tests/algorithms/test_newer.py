@@ -12,7 +12,8 @@ from numpy.testing import assert_allclose
 import plain
 import twofold as tw
 from twofold import randomness
-from twofold.algorithms import AL2SGDPlus, FedProx, Scafflix, Scaffnew
+from twofold.algorithms import LSGD, AL2SGDPlus, FedProx, Scafflix, Scaffnew
+from twofold.solver import complete
 
 SIZES, WEIGHTS = (6, 4, 8), np.array([0.5, 0.2, 0.3])
 RIDGE, LAM = 0.1, 0.5
@@ -100,6 +101,42 @@ def test_al2sgd_plus_against_a_loop_by_hand():
     assert np.abs(expected).max() > 1e-2
     found = tw.solve(whole, method, iterations=40, seed=4)
     assert_allclose(found.beta, expected, atol=1e-13)
+
+
+def heavy() -> tw.Clients:
+    """Rows of which a few are far larger than the others."""
+    rng = np.random.default_rng(0)
+    rows = [rng.standard_normal((n, 3)) * (rng.pareto(1.0, (n, 1)) + 0.1) for n in (60, 40, 80)]
+    return tw.Clients.from_list([(x, rng.integers(0, 2, len(x))) for x in rows])
+
+
+def test_al2sgd_plus_steps_for_the_problems_own_sampling_and_its_batch():
+    """Heavy-tailed rows: importance, the default, has a step many times longer than uniform rows, and a batch a longer one."""
+    clients, objective = heavy(), tw.objectives.mixture(tw.losses.logistic(l2=0.01), lam=0.1)
+
+    def eta(sampling: Any, batch: int | None) -> float:
+        return complete(tw.Problem(objective, clients, sampling=sampling), AL2SGDPlus(batch=batch))[0].eta
+
+    rows = np.split(np.sum(clients.x**2, axis=1), clients.offsets[1:-1])
+    assert_allclose(eta("importance", 1), 1 / (4 * (max(map(np.mean, rows)) / 4 + 0.01 + 0.1) / 3), rtol=1e-4)
+    assert eta("importance", 1) > 10 * eta("uniform", 1)
+    assert eta("uniform", 1) < eta("uniform", 16) < eta("uniform", None) == eta("importance", None)
+
+
+def test_lsgd_steps_for_the_rows_that_it_draws():
+    """By importance, that is, but for passes over reshuffled rows, which have no importance."""
+    clients, objective = heavy(), tw.objectives.weight_sharing(tw.losses.logistic(l2=0.01), split=2)
+
+    def eta(sampling: Any, **how: Any) -> float:
+        return complete(tw.Problem(objective, clients, sampling=sampling), LSGD(**{"tau": 1, **how}))[0].eta
+
+    assert eta("importance") > 4 * eta("uniform")
+    assert eta("importance", epochs=1, batch=20) == eta("uniform", epochs=1, batch=20)
+    prox = [
+        complete(tw.Problem(objective, clients, sampling=s), FedProx(epochs=1))[0].eta
+        for s in ("importance", "uniform")
+    ]
+    assert prox[0] == prox[1]
 
 
 def test_al2sgd_plus_sends_the_personal_model_and_says_so():

@@ -109,6 +109,42 @@ def test_noise_is_the_data_part_of_single_rows(objective, kind):
         np.testing.assert_allclose([c.noise_w, c.noise_beta], expected, rtol=1e-9)
 
 
+@pytest.mark.parametrize("kind", [None, "matrix", "diagonal", "scale"])
+@pytest.mark.parametrize("sampling", ["uniform", "importance"])
+@pytest.mark.parametrize("objective", ["multitask", "adaptive", "weight_sharing"])
+def test_the_largest_row_as_it_is_drawn(objective, sampling, kind):
+    """𝓛_π by Hessians of single rows, data part times the weights that the oracle gives a drawn row, and the rest once."""
+    given = problem(objective, "squared", True)
+    p = Problem(given.objective, given.clients, rescale=given.rescale, precondition=kind, sampling=sampling)
+    plain, expected = Problem(_without_ridge(p.objective), p.clients, rescale=given.rescale), np.zeros(2)
+    each, whole = _rows_by_hessians(plain, p.metric), _rows_by_hessians(p, p.metric)
+    stack = p.stack(np.arange(p.M), np.dtype(np.float64))
+    for m in range(p.M):
+        n, share = p.clients.counts[m], np.array([1.0, p.clients.weights[m]])
+        weight = np.ones(n) if stack.draws is None else np.asarray(stack.draws.weight)[m, :n]
+        if kind in (None, "scale"):  # the rest is a multiple of the identity here, so that it adds to every eigenvalue
+            rest = whole[m, 0] - each[m, 0]
+            expected = np.maximum(expected, share * (np.max(weight[:, None] * each[m, :n], axis=0) + rest))
+        else:
+            expected = np.maximum(expected, share * np.max(weight[:, None] * each[m, :n], axis=0))
+    c = p.constants()
+    if kind in (None, "scale"):
+        np.testing.assert_allclose([c.drawn_w, c.drawn_beta], expected, rtol=1e-6)
+    else:
+        assert c.drawn_w >= expected[0] * (1 - 1e-9) and c.drawn_beta >= expected[1] * (1 - 1e-9)
+    if sampling == "uniform":
+        np.testing.assert_allclose([c.drawn_w, c.drawn_beta], [c.calL_w, c.calL_beta], rtol=1e-12)
+
+
+def test_a_row_that_two_blocks_share_may_count_twice():
+    """The rows of w are alike and one row alone has a β: it takes half of every other row's chances."""
+    x = np.hstack([np.ones((20, 1)), np.eye(20)[:, :1] * 0.1])
+    objective = tw.objectives.weight_sharing(tw.losses.squared(l2=1e-6), split=1)
+    c = Problem(objective, tw.Clients.from_list([(x, np.ones(20))])).constants()
+    assert c.drawn_w == pytest.approx(2 * c.calL_w, rel=1e-3)
+    assert c.drawn_beta == pytest.approx(c.calL_beta / 20 * 2, rel=0.06)
+
+
 def _rows_by_hessians(plain, found):
     """The largest eigenvalue of f_mj's Hessian in w and in β, (clients, rows, 2), at zero, in the metric."""
     everyone = jax.tree.map(np.asarray, plain.stack(np.arange(plain.M), np.dtype(np.float64)))

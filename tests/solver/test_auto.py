@@ -9,6 +9,8 @@ import twofold as tw
 from twofold.solver import complete
 from twofold.solver.auto import TYPICAL, accuracy, candidates, choose, needs
 from twofold.solver.auto import _floor as floor
+from twofold.solver.auto import _known_rounds as known_rounds
+from twofold.theory.constants import Constants
 from twofold.theory.cost import PRESETS, Cost
 
 
@@ -56,6 +58,18 @@ def test_no_method_is_cheaper_than_its_floor(problem: tw.Problem, cost: object) 
             spent = prices.total(row.rounds, row.bytes, row.gradients_w + row.gradients_beta)  # pyright: ignore
             for known in (None, whole.constants()):
                 assert spent >= 0.999 * TYPICAL * floor(whole, name, prices, 1e-6, known)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("L_beta", [0.0, 1e-3, 1.0, 4.9, 5.1, 1e3])
+def test_the_floor_of_svrcd_is_its_best_p(L_beta: float) -> None:
+    """Rounds per factor e of 1/(L + 6σ) with no noise but the coin's, for every p_w; the floor is nearly attained."""
+    c = Constants(
+        1e-3 * min(1.0, L_beta or 1.0), 1.0, L_beta, 9.0, 9.0, noise_w=0.0, noise_beta=0.0, sampling="uniform"
+    )
+    p = np.concatenate([np.geomspace(1e-8, 1e-4, 99), np.linspace(1e-4, 1.0 if L_beta == 0 else 1 - 1e-4, 20_000)])
+    sigma = (1 - p) / p + (p / (1 - p) * L_beta if L_beta else 0.0)
+    rounds = p / -np.log1p(-c.mu / (1 + L_beta + 6 * sigma))
+    assert 0.99 * rounds.min() <= known_rounds("svrcd", c) <= rounds.min() * (1 + 1e-9)
 
 
 def test_what_cannot_win_is_not_looked_at(problem: tw.Problem, monkeypatch: pytest.MonkeyPatch) -> None:

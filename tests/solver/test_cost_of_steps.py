@@ -45,6 +45,23 @@ def test_the_steps_are_those_of_the_cheapest_design(problem: tw.Problem, name: s
             assert found.rho == asked.rho_w
 
 
+@pytest.mark.parametrize("cost", ["cross-silo", ROWS])
+def test_two_reference_points_follow_the_cost(problem: tw.Problem, cost: object) -> None:
+    facts = facts_of(problem, cost=cost)  # pyright: ignore[reportArgumentType]
+    c, n = facts.constants, facts.rows
+    asked = tight.design(
+        "asvrcd", c, n, c.mu, batches=tight.batches_of("auto", n, facts.cost), cost=facts.cost, message=2 * 3 * 8,
+        references="two",
+    )  # fmt: skip
+    two = tw.algorithms.ASVRCD(reference="two")
+    for found in (complete(problem, two, cost=cost)[0], tw.solve(problem, two, cost=cost, rounds=1).algorithm):
+        assert (found.p_w, found.rho_w, found.rho_beta, found.batch) == (
+            asked.p_w, asked.rho_w, asked.rho_beta, asked.batch
+        )  # fmt: skip
+    plain = complete(problem, two, cost=None)[0]
+    assert (plain.p_w, plain.rho_w, plain.rho_beta) == tight.balanced(c, n, c.mu) and plain.batch == 1
+
+
 def test_dear_rounds_take_more_rows_and_less_often_w(problem: tw.Problem) -> None:
     few, many = (complete(problem, "asvrcd", cost=cost)[0] for cost in ("cross-silo", ROWS))
     size = [np.inf if each.batch is None else each.batch for each in (few, many)]

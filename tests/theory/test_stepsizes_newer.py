@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from quadratics import largest, radius
 from twofold.theory import stepsizes_newer
 from twofold.theory.constants import Constants, LossConstants
 from twofold.theory.each import common
@@ -38,6 +39,60 @@ def test_rare_rounds_cost_speed(method):
 def test_sampled_rows_take_half_of_a_step_for_the_worst_row(method):
     found = method(C, EACH, batch=1)
     assert_allclose(found.get("eta", found.get("steps")), 1 / (2 * 17.0))
+    drawn = C.replace(noise_w=0.5, noise_beta=4.0, sampling="importance", drawn_w=3.0, drawn_beta=2.0)
+    found = method(drawn, EACH, batch=1)
+    assert_allclose(found.get("eta", found.get("steps")), 1 / 10)
+    found = method(drawn, EACH, batch=10)  # 2R/10 + L
+    assert_allclose(found.get("eta", found.get("steps")), 1 / (1 + 4.0) if "eta" in found else 1 / (1 + EACH.L))
+    assert_allclose(method(drawn, EACH)["kappa"], method(C, EACH)["kappa"])
+
+
+@pytest.mark.parametrize("method", ["scaffnew", "scafflix"])
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("seed", range(4))
+def test_scaffnew_on_sampled_rows_contracts_as_fast_as_is_proven(method: str, batch: int, seed: int):
+    """ProxSkip on a random quadratic whose blocks share one π, all draws summed: E‖·‖² falls by 1 − κ in the long run."""
+    rng, M, n = np.random.default_rng(seed), 2, 2
+    own = rng.standard_normal((M, n, 2)) * (rng.pareto(1.0, (M, n, 1)) + 0.1) * 10.0 ** rng.uniform(-1, 1, (M, n, 2))
+    ridge, s, p_m = 10.0 ** rng.uniform(-2, -0.5), M**-0.5, rng.dirichlet(np.ones(M) * 3)
+    own[..., 0] *= s
+    rest = ridge * np.diag([s * s, 1.0])
+    smooth = own**2
+    pi = np.mean(smooth / smooth.sum(axis=1, keepdims=True), axis=2)
+    counted = smooth / (n * pi)[..., None]
+    H = np.einsum("mji,mjk->mik", own, own) / n + rest
+    norm = np.stack([np.diag([1.0, p**0.5]) for p in p_m])
+    ends = np.linalg.eigvalsh(norm @ H @ norm)
+    each = EACH._replace(weights=p_m, mu=ends[:, 0], L=ends[:, 1])
+    most = [np.max(share * (counted[..., i].max(axis=1) + rest[i, i])) for i, share in ((0, np.ones(M)), (1, p_m))]
+    c = C.replace(noise_w=1.0, noise_beta=1.0, sampling="importance", drawn_w=most[0], drawn_beta=most[1])
+    h = getattr(stepsizes_newer, method)(c, each, batch)
+    steps, p = np.broadcast_to(h.get("eta", h.get("steps")), M), h["p_w"]
+    eye = np.eye(3 * M)  # w_m, h_m, β_m of every client
+    w, control, beta = eye[:M], eye[M : 2 * M], eye[2 * M :]
+    mean, maps = p_m / steps / np.sum(p_m / steps), []
+    for rows in np.ndindex(*(n,) * (M * batch)):
+        mine = np.reshape(rows, (M, batch))
+        new_w, new_beta, chance = np.zeros_like(w), np.zeros_like(beta), 1.0
+        for m in range(M):
+            A = rest + sum(np.outer(own[m, j], own[m, j]) / (n * pi[m, j]) for j in mine[m]) / batch
+            chance *= np.prod(pi[m, mine[m]])
+            new_w[m] = w[m] - steps[m] * (A[0, 0] * w[m] + A[0, 1] * beta[m] - control[m])
+            new_beta[m] = beta[m] - steps[m] * p_m[m] * (A[1, 0] * w[m] + A[1, 1] * beta[m])
+        together = np.tile(mean @ new_w, (M, 1))
+        moved = control + p / steps[:, None] * (together - new_w)
+        maps += [(chance * p, np.vstack([together, moved, new_beta])),
+                 (chance * (1 - p), np.vstack([new_w, control, new_beta]))]  # fmt: skip
+    assert sum(q for q, _ in maps) == pytest.approx(1)
+    assert 0 < h["kappa"] < 1 and radius_of_controlled(maps, p_m, M) <= 1 - h["kappa"] + 1e-9
+
+
+def radius_of_controlled(maps: list, p_m: np.ndarray, M: int) -> float:
+    """The spectral radius of E[T⊗T] on the states with Σ p_m h_m = 0, which every iteration keeps."""
+    normal = np.zeros(3 * M)
+    normal[M : 2 * M] = p_m
+    basis = np.linalg.svd(normal[None])[2][1:].T
+    return radius([(q, basis.T @ T @ basis) for q, T in maps])
 
 
 @pytest.mark.parametrize("method", [stepsizes_newer.scaffnew, stepsizes_newer.scafflix])
@@ -79,23 +134,74 @@ def test_al2sgd_plus_has_rounds_of_the_order_of_the_penalty_for_every_lambda(lam
         assert stepsizes_newer.al2sgd_plus(loss, np.full(4, 0.25), lam)["p_w"] == 0.5
 
 
-@pytest.mark.parametrize("seed", range(6))
+def drawn(smooth: np.ndarray, by: float) -> np.ndarray:
+    """π_mj between uniform (by = 0) and importance (by = 1), rows of a client beside each other."""
+    uniform = np.full(smooth.shape, 1 / smooth.shape[1])
+    return by * smooth / smooth.sum(axis=1, keepdims=True) + (1 - by) * uniform
+
+
+@pytest.mark.parametrize("by", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("batch", [1, 3, None])
+def test_al2sgd_plus_knows_the_second_moment_of_its_rows(by: float, batch: int | None):
+    """E‖∇f_J(x) − ∇f_J(v)‖² ≤ 2𝓛_f D_f: exactly, for rows drawn by any π, and 𝓛_f is at most twice what is needed."""
+    rng, ratios, M, n, d = np.random.default_rng(0), [], 2, 4, 2
+    for _ in range(20):
+        x = rng.standard_normal((M, n, d)) * (rng.pareto(1.0, (M, n, 1)) + 0.05)
+        smooth, ridge, p_m = np.sum(x**2, axis=-1), 10.0 ** rng.uniform(-3, 0), rng.dirichlet(np.ones(M) * 5)
+        pi = drawn(smooth, by)
+        H = np.einsum("mji,mjk->mik", x, x) / n + ridge * np.eye(d)
+        top = np.linalg.eigvalsh(H)[:, -1]
+        loss = LossConstants(ridge, top, smooth.max(axis=1) + ridge)
+        noise = float(np.max(p_m[:, None] * smooth / (n * pi)))
+        lam = 1e-6
+        found = stepsizes_newer.al2sgd_plus(loss, p_m, lam, batch=batch, noise=noise)
+        calL = 1 / (4 * found["eta"]) - lam * p_m.max()
+        single = np.einsum("mji,mjk->mjik", x, x) / (n * pi)[..., None, None] + ridge * np.eye(d)
+        square = np.einsum("mj,mjik,mjkl->mil", pi, single, single)
+        share = 0.0 if batch is None else 1 / batch
+        needed = max(largest(p_m[m] * ((1 - share) * H[m] @ H[m] + share * square[m]), H[m]) for m in range(M))
+        assert needed <= calL * (1 + 1e-9)
+        ratios.append(calL / needed)
+    assert min(ratios) < 1.05 and max(ratios) < 2
+    if batch is None:
+        assert_allclose(ratios, 1, rtol=1e-6)
+
+
+def test_al2sgd_plus_steps_for_the_rows_that_it_draws():
+    """One row in a hundred has all the curvature: drawn by importance it counts as the mean row, and a batch counts less."""
+    loss = LossConstants(0.01, 1.01, 100.01)
+    step = {
+        (noise, b): stepsizes_newer.al2sgd_plus(loss, [0.5, 0.5], 0.02, batch=b, noise=noise)["eta"]
+        for noise in (None, 50.0, 0.5)
+        for b in (1, 16, None)
+    }
+    assert step[None, 1] == step[50.0, 1]  # uniformly drawn, 𝓛' is 100 and the ridge
+    assert_allclose([step[0.5, b] for b in (1, 16, None)], 1 / (4 * 0.515))
+    assert_allclose(step[None, 16], 1 / (4 * (0.01 + (15 * 0.505 + 50.005) / 16)))
+    assert step[None, None] == step[0.5, None]
+
+
+@pytest.mark.parametrize("seed", range(9))
 def test_al2sgd_plus_contracts_as_fast_as_is_proven(seed: int):
     """Second moments of (y, z, v) on a random quadratic with all draws summed: their spectral radius is at most 1 − κ."""
     rng = np.random.default_rng(seed)
     M, n, lam, ridge = 3, 2, 10.0 ** rng.uniform(-1, 1), 10.0 ** rng.uniform(-3, -1)
-    a = rng.normal(size=(M, n)) ** 2 * 10.0 ** rng.uniform(-1, 1, (M, n)) + ridge  # f'_mj = a_mj β²/2
+    smooth = rng.normal(size=(M, n)) ** 2 * 10.0 ** rng.uniform(-1, 1, (M, n))
+    a = smooth + ridge  # f'_mj = a_mj β²/2
     p_m = np.full(M, 1 / M) if seed % 2 else rng.dirichlet(np.ones(M))
+    pi = drawn(smooth, 0.5 * (seed % 3))
     loss = LossConstants(a.mean(axis=1), a.mean(axis=1), a.max(axis=1))
-    h = stepsizes_newer.al2sgd_plus(loss, p_m, lam, rho=None if seed < 3 else 0.3)
+    noise = float(np.max(p_m[:, None] * smooth / (n * pi))) if seed % 3 else None
+    h = stepsizes_newer.al2sgd_plus(loss, p_m, lam, rho=None if seed < 3 else 0.3, noise=noise)
     eye, zero = np.eye(M), np.zeros((M, M))
     psi, f = lam * (np.diag(p_m) - np.outer(p_m, p_m)), np.diag(p_m * a.mean(axis=1))
     x = np.hstack([(1 - h["theta1"] - h["theta2"]) * eye, h["theta1"] * eye, h["theta2"] * eye])
     y, z, v = (np.hstack(row) for row in ((eye, zero, zero), (zero, eye, zero), (zero, zero, eye)))
     second = 0.0
+    single = smooth / (n * pi) + ridge
     for averages, rows in [(True, None), *((False, rows) for rows in np.ndindex(*(n,) * M))]:
-        part = psi / h["p_w"] if averages else np.diag(p_m * a[range(M), list(rows)]) / (1 - h["p_w"])
-        chance = h["p_w"] if averages else (1 - h["p_w"]) / n**M
+        part = psi / h["p_w"] if averages else np.diag(p_m * single[range(M), list(rows)]) / (1 - h["p_w"])
+        chance = h["p_w"] if averages else (1 - h["p_w"]) * np.prod(pi[range(M), list(rows)])
         g = part @ (x - v) + (psi + f) @ v
         new_y, new_z = x - h["eta"] * g, h["nu"] * z + (1 - h["nu"]) * x - h["gamma"] * g
         for new_v, rho in ((y, h["rho"]), (v, 1 - h["rho"])):
@@ -109,7 +215,8 @@ def test_fedprox_pulls_six_times_as_hard_as_the_loss_bends():
     each = EACH._replace(L_w=np.array([1.0, 3.0, 0.5]))
     found = stepsizes_newer.fedprox(C, each)
     assert_allclose([found["prox"], found["eta"]], [18.0, 1 / 22])
-    assert_allclose(stepsizes_newer.fedprox(C, each, batch=2, prox=3.0)["eta"], 1 / (2 * 20.0))
+    assert_allclose(stepsizes_newer.fedprox(C, each, batch=1, prox=3.0)["eta"], 1 / (2 * 20.0))
+    assert_allclose(stepsizes_newer.fedprox(C, each, batch=2, prox=3.0)["eta"], 1 / (20.0 + 7.0))
 
 
 def test_saga_knows_who_takes_part():

@@ -40,6 +40,8 @@ def test_noise_constants_come_together():
         ({"noise_w": 1.0, "noise_beta": 1.0, "sampling": "both"}, "sampling must be"),
         ({"noise_w": -1.0, "noise_beta": 1.0, "sampling": "uniform"}, "V\\^w must be"),
         ({"L_client": math.inf}, "L\\^w_m must be"),
+        ({"drawn_w": 1.0}, "largest drawn row of both blocks"),
+        ({"drawn_w": 1.0, "drawn_beta": 1.0}, "belongs to a sampling"),
     ):
         with pytest.raises(InputError, match=words):
             PAPER.replace(**wrong)
@@ -134,8 +136,8 @@ def test_all_rows_and_one_block_is_nesterov():
     assert (h["p_w"], h["theta2"]) == (1, 0)
     assert h["eta"] == pytest.approx(1, rel=0.02)  # the line search's: κ is flat around its maximum
     assert h["kappa"] == pytest.approx(acd["theta"], rel=1e-4)
-    assert stepsizes.scd(c, batch=None)["eta"] == 0.5
-    assert stepsizes.svrcd(c, 50, batch=None)["eta"] == pytest.approx(1 / 6)
+    assert stepsizes.scd(c, batch=None)["eta"] == 1
+    assert stepsizes.svrcd(c, 50, batch=None)["eta"] == 1
     assert stepsizes.lsgd(c.replace(L_client=2.0), 1, None)["eta"] == 1 / 8
 
 
@@ -202,27 +204,44 @@ def test_without_strong_convexity_it_says_so():
 
 
 @pytest.mark.parametrize("sampling", ["uniform", "importance"])
-def test_svrcd_and_scd_contract_as_claimed(sampling):
-    for q in problems(16, seed=1):
-        c, eye, zero = q.constants(sampling), np.eye(q.dim), np.zeros((q.dim, q.dim))
+@pytest.mark.parametrize("batch", [1, 8, None])
+def test_svrcd_and_scd_contract_as_claimed(sampling, batch):
+    """E‖x⁺ − x*‖² ≼ (1−ημ)‖x − x*‖² and the potential of SVRCD, as quadratic forms, from exact second moments of G."""
+    gains = []
+    for q in problems(24, seed=1, M=(1, 6), n=(2, 8)):
+        c, H, eye = q.constants(sampling), q.hessian, np.eye(q.dim)
 
-        def draws(p, q=q):
-            for block, chance, mask in zip(("w", "beta"), (p, 1 - p), q.masks, strict=True):
-                yield from ((chance * share, mask @ H / chance) for share, H in q.draws(block, sampling))
+        def square(p, q=q):  # E[GᵀG]
+            return q.second_moment("w", sampling, batch) / p + q.second_moment("beta", sampling, batch) / (1 - p)
 
-        h = stepsizes.scd(c, n=q.n)
-        step = sum(p * (eye - h["eta"] * g).T @ (eye - h["eta"] * g) for p, g in draws(h["p_w"]))
+        h = stepsizes.scd(c, n=q.n, batch=batch)
+        step = eye - 2 * h["eta"] * H + h["eta"] ** 2 * square(h["p_w"])
         assert np.linalg.eigvalsh(step)[-1] <= 1 - h["eta"] * c.mu + 1e-9
+        gains.append(h["eta"] * 2 * stepsizes.expected_smoothness(c, h["p_w"], batch))
+        h = stepsizes.svrcd(c, q.n, batch=batch)
+        noise, eta, rho = square(h["p_w"]) - H @ H, h["eta"], h["rho"]
+        weight = 4 * eta**2 / rho * noise + 1e-12 * eye  # s² = Var(G(v) − G(x*))
+        form = np.block([[eye, 0 * eye], [0 * eye, weight]])
+        after = np.block(
+            [[(eye - eta * H) @ (eye - eta * H) + eta**2 * noise + rho * weight, -(eta**2) * noise],
+             [-(eta**2) * noise, eta**2 * noise + (1 - rho) * weight]]
+        )  # fmt: skip
+        assert largest(after, form) <= max(1 - eta * c.mu, 1 - rho / 2) + 1e-6
+    assert min(gains) > 1 and max(gains) < 2  # over 1/(2𝓛(b))
+
+
+def test_svrcd_contracts_with_every_draw_summed():
+    """The same without second moments by formula: all draws of rows, coins and refreshes."""
+    for q in problems(8, seed=1):
+        c, eye, zero = q.constants(), np.eye(q.dim), np.zeros((q.dim, q.dim))
         h = stepsizes.svrcd(c, q.n)
-        y, v = np.hstack([eye, zero]), np.hstack([zero, eye])
-        found, memory = [], zero
-        for p, g in draws(h["p_w"]):
-            new = y - h["eta"] * (g @ (y - v) + q.hessian @ v)
-            found += [(p * h["rho"], np.vstack([new, y])), (p * (1 - h["rho"]), np.vstack([new, v]))]
-            memory = memory + p * g.T @ g
-        form = np.block([[eye, zero], [zero, 4 * h["eta"] ** 2 / h["rho"] * memory + 1e-12 * eye]])
-        change = sum(p * t.T @ form @ t for p, t in found)
-        assert largest(change, form) <= max(1 - h["eta"] * c.mu, 1 - h["rho"] / 2) + 1e-6
+        y, v, found = np.hstack([eye, zero]), np.hstack([zero, eye]), []
+        for block, chance, mask in zip(("w", "beta"), (h["p_w"], 1 - h["p_w"]), q.masks, strict=True):
+            for share, H in q.draws(block, "uniform"):
+                new = y - h["eta"] * (mask @ H / chance @ (y - v) + q.hessian @ v)
+                found += [(chance * share * h["rho"], np.vstack([new, y])),
+                          (chance * share * (1 - h["rho"]), np.vstack([new, v]))]  # fmt: skip
+        assert radius(found) <= max(1 - h["eta"] * c.mu, 1 - h["rho"] / 2) + 1e-9
 
 
 def test_l2sgd_plus_knows_its_batch():
@@ -299,7 +318,37 @@ def test_lsgd_is_capped_by_what_a_batch_may_do():
     assert stepsizes.lsgd(C.replace(calL_w=30.0), 1, None)["eta"] == 1 / 120  # no L_client: the largest row's
     assert stepsizes.lsgd(known, 3, None)["eta"] == pytest.approx(1 / (8 * math.sqrt(3 * math.e) * 2 * 2))
     by_share = known.replace(sampling="importance")
-    assert stepsizes.lsgd(by_share, 1, 4)["eta"] == 1 / (4 * (2 + 7.5))
+    assert stepsizes.lsgd(by_share, 1, 4)["eta"] == 1 / (4 * (1.5 + 15))  # a row may count twice, if no more is known
+    as_drawn = by_share.replace(drawn_w=6.0, drawn_beta=5.0)
+    assert stepsizes.lsgd(as_drawn, 1, 1)["eta"] == 1 / (4 * 6)
+    assert stepsizes.lsgd(as_drawn, 1, 4)["eta"] == 1 / (4 * (3 + 1.25))
+    assert stepsizes.lsgd(as_drawn, 1, None)["eta"] == 1 / 16
+
+
+def test_lsgds_cap_holds_for_rows_as_they_are_drawn():
+    """E‖g − g*‖² ≤ 2𝓛(b)D in each block, with the second moment of b rows by any π, to which 𝓛(b) comes within a twentieth."""
+    rng, ratios = np.random.default_rng(3), []
+    for _ in range(60):
+        x, b = rng.standard_normal((5, 2)) * (rng.pareto(1.0, (5, 1)) + 0.05), int(rng.integers(1, 6))
+        smooth, ridge = np.sum(x**2, axis=1), 10.0 ** rng.uniform(-4, 0)
+        pi = 0.5 * rng.dirichlet(np.ones(5)) + 0.5 * smooth / smooth.sum()  # another block has its say, too
+        H = x.T @ x / 5 + ridge * np.eye(2)
+        each = [np.outer(r, r) / (5 * q) + ridge * np.eye(2) for r, q in zip(x, pi, strict=True)]
+        square = (1 - 1 / b) * H @ H + sum(q * a @ a for q, a in zip(pi, each, strict=True)) / b
+        row, L = float(np.max(smooth / (5 * pi)) + ridge), float(np.linalg.eigvalsh(H)[-1])
+        c = Constants(ridge, L, L, smooth.max() + ridge, smooth.max() + ridge, noise_w=row, noise_beta=row,
+                      sampling="importance", L_client=L, drawn_w=row, drawn_beta=row)  # fmt: skip
+        found, needed = 1 / (4 * stepsizes.lsgd(c, 1, b)["eta"]), largest(square, H)
+        assert needed <= found * (1 + 1e-9)
+        ratios.append(found / needed)
+    assert min(ratios) < 1.05 and max(ratios) < 3
+
+
+def test_reshuffled_rows_have_no_importance():
+    by_share = C.replace(sampling="importance", drawn_w=0.6, drawn_beta=2.0)
+    assert by_share.reshuffled.drawn == (3.0, 9.0)
+    assert C.reshuffled is C
+    assert stepsizes.lsgd(by_share.reshuffled, 1, 1)["eta"] == 1 / (4 * 9)
 
 
 def test_lsgd_on_single_rows_diverges_without_the_cap():
@@ -356,6 +405,17 @@ def test_design_is_what_the_steps_give():
     grid = [stepsizes.asvrcd(C, n, p_w=p, rho=r) for p in (0.05, 0.3, 0.7) for r in (1e-3, 1e-2, 0.1)]
     others = [(10 * (1 - (1 - g["p_w"]) * (1 - g["rho"])) + 2 + 2 * g["rho"] * n) / g["kappa"] for g in grid]
     assert price / h["kappa"] <= 1.1 * min(others)
+
+
+@pytest.mark.parametrize("method", ["scd", "svrcd"])
+def test_design_knows_the_rate_of_plain_steps(method):
+    """κ = ημ, or ρ/2 where refreshes are slower, by the steps of `stepsizes` for what the design chose."""
+    for n, mu in ((10, 1e-2), (1000, 1e-3)):
+        c = C.replace(mu=mu)
+        found = tight.design(method, c, n, mu)
+        given = {"p_w": found.p_w, **({} if method == "scd" else {"rho": found.rho_w})}
+        h = getattr(stepsizes, method)(c, n=n, **given)
+        assert found.kappa == pytest.approx(min(h["eta"] * mu, math.inf if method == "scd" else h["rho"] / 2))
 
 
 def test_a_flat_block_is_never_drawn():

@@ -65,9 +65,9 @@ class ASVRCDTwo(Algorithm):
     rate = rated.asvrcd
 
     def complete(self, setting: Setting) -> tuple[ASVRCDTwo, str | None]:
-        """The tight steps for p_i ∝ √max{ℓ_i, nμ/b} and ρ_i = b p_i/n."""
-        c, n, rho = setting.constants, setting.rows, (self.rho_w, self.rho_beta)
-        values = stepsizes.asvrcd(c, n, p_w=self.p_w, rho=rho, eta=self.eta, batch=self.batch, reference="two")
+        """The tight steps for the p_i, ρ_i and batch by cost, or without a cost p_i ∝ √max{ℓ_i, nμ/b} and ρ_i = b p_i/n."""
+        c, n, rho, prices = setting.constants, setting.rows, (self.rho_w, self.rho_beta), setting.prices
+        values = stepsizes.asvrcd(c, n, "w", self.p_w, rho, self.eta, batch=self.batch, reference="two", **prices)
         return fill(self, values), values["note"]
 
     def init(self, w0: Pytree) -> State:

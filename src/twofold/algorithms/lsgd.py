@@ -83,9 +83,10 @@ class LSGD(Training):
         if self.is_plain:
             return self, None
         steps = self.tau if self.epochs is None else self.epochs * int(self._steps_per_epoch(math.ceil(setting.rows)))
-        values = stepsizes.lsgd(setting.constants, steps, self.batch)
+        c = setting.constants if self.epochs is None else setting.constants.reshuffled
+        values = stepsizes.lsgd(c, steps, self.batch)
         # Only the average needs μ. Otherwise it stays None, so that theory's step and the user's share a compiled program.
-        return fill(self, {**values, "mu": setting.constants.mu} if self.average else values), None
+        return fill(self, {**values, "mu": c.mu} if self.average else values), None
 
     def _steps_per_epoch(self, rows: int | jax.Array) -> int | jax.Array:
         return 1 if self.batch is None else -(-rows // self.batch)

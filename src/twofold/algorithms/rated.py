@@ -123,7 +123,8 @@ def al2sgd_plus(self: Any, facts: Any, eps: float) -> Said:
     loss, lam = facts.loss, facts.lam
     if loss is None or lam is None or not np.all(np.asarray(loss.mu) > 0):
         return "al2sgd_plus has a rate only for μ' > 0."
-    found = stepsizes_newer.al2sgd_plus(loss, facts.each().weights, lam, self.p_w, self.rho)
+    of_rows = {"batch": self.batch, "noise": facts.constants.noise_beta}
+    found = stepsizes_newer.al2sgd_plus(loss, facts.each().weights, lam, self.p_w, self.rho, **of_rows)
     others = (_same(self, name, found[name]) for name in ("eta", "theta1", "gamma"))
     return next((other for other in others if other is not None), None) or Rate(found["kappa"], criterion="F − F*")
 

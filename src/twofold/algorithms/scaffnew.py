@@ -98,7 +98,7 @@ class Scaffnew(Algorithm):
     rate = rated.rounds_of_clients(stepsizes_newer.scaffnew, "eta")
 
     def complete(self, setting: Facts) -> tuple[Scaffnew, str | None]:
-        """η = 1/L and p = 1/√κ of the worst client, with η = 1/(2𝓛) for sampled rows."""
+        """η = 1/L and p = 1/√κ of the worst client, with a shorter step for sampled rows."""
         values = stepsizes_newer.scaffnew(setting.constants, setting.each(), self.batch, self.p_w)
         return fill(self, values), values["note"]
 

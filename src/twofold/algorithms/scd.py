@@ -51,7 +51,7 @@ class SCD(Algorithm):
     rate = rated.scd
 
     def complete(self, setting: Setting) -> tuple[SCD, str | None]:
-        """p_w = 𝓛^w/(𝓛^w+𝓛^β) or by cost, and η = 1/(2𝓛), with the batch's 𝓛 if its noise is known."""
+        """p_w = 𝓛^w/(𝓛^w+𝓛^β) and η = 1/(2𝓛); or p_w by cost and η = 1/(L + 2σ), if the noise σ of the batch is known."""
         values = stepsizes.scd(setting.constants, p_w=self.p_w, n=setting.rows, batch=self.batch, **setting.prices)
         return fill(self, values), None
 

@@ -49,7 +49,7 @@ class SVRCD(Algorithm):
     rate = rated.svrcd
 
     def complete(self, setting: Setting) -> tuple[SVRCD, str | None]:
-        """η = 1/(6𝓛), with the batch's 𝓛 if its noise is known; ρ for the optimal number of ∇_w or of ∇_β, or by cost."""
+        """η = 1/(6𝓛) and ρ for the optimal number of ∇_w or of ∇_β; or η = 1/(L + 6σ), if the noise σ is known, and ρ by cost."""
         c, n = setting.constants, setting.rows
         values = stepsizes.svrcd(
             c, n, optimal=self.optimal, p_w=self.p_w, rho=self.rho, batch=self.batch, **setting.prices

@@ -24,7 +24,7 @@ from twofold.theory.constants import Constants, Sampling
 
 __all__ = [
     "RowSmoothness", "SharpConstants", "arrow", "eliminated", "largest_beta", "largest_w", "private_values",
-    "row_smoothness", "sharp",
+    "row_smoothness", "sharp", "single_rows",
 ]  # fmt: skip
 
 Array = NDArray[np.float64]
@@ -95,7 +95,7 @@ def sharp(
     mu, why = arrow(model, scale, metric).smallest(), "smallest eigenvalue of the arrow matrix below ∇²F"
     if lemma is not None and metric is None and lemma.how["mu"] == "certified" and lemma.mu > mu:
         mu, why = lemma.mu, lemma.why["mu"]
-    calL_w, calL_beta = _single_rows(model, scale, metric, rows)
+    calL_w, calL_beta = single_rows(model, scale, metric, rows)
     L = _joint(model, scale, metric, L_w, L_beta)
     return SharpConstants(mu, L_w, L_beta, L, calL_w, calL_beta, noise_w, noise_beta, sampling, why)
 
@@ -154,10 +154,17 @@ def _joint(model: BlockCurvature, scale: float, metric: Metric | None, L_w: floa
     return (L_w + L_beta) / 2 + math.hypot((L_w - L_beta) / 2, cross)
 
 
-def _single_rows(
-    model: BlockCurvature, scale: float, metric: Metric | None, rows: RowSmoothness
-) -> tuple[float, float]:
-    """𝓛^w and 𝓛^β: the largest smoothness of any f_mj in w, and of any p_m f_mj in β (data part plus the part common to all rows)."""
+def single_rows(model: BlockCurvature, scale: float, metric: Metric | None, rows: RowSmoothness) -> tuple[float, float]:
+    """𝓛^w and 𝓛^β: the largest smoothness of any f_mj in w, and of any p_m f_mj in β (data part plus the part common to all rows).
+
+    Rows multiplied by 1/(n_m π_mj) give 𝓛^w_π and 𝓛^β_π, those of rows that are drawn with probabilities π.
+
+    >>> import numpy as np, twofold as tw
+    >>> clients = tw.Clients.from_list([(np.diag([1.0, 2.0]), np.zeros(2)), (np.eye(2), np.ones(2))])
+    >>> model = tw.objectives.traditional(tw.losses.squared(l2=0.5)).curvature(clients)
+    >>> single_rows(model, 1.0, None, row_smoothness(model, 1.0))
+    (4.5, 0.0)
+    """
     p = model.weights
     of_w, of_beta = _norms(metric, model)
     most_w, most_beta = (np.maximum.reduceat(part, model.offsets[:-1]) for part in rows)

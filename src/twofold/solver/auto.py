@@ -180,7 +180,8 @@ def _known_rounds(name: str, c: Constants) -> float:
     - asvrcd: with σ_w ≥ ((1−p)/p)L^w, κ²θ_w/ρ ≤ 2ημ and θ_w = 2ησ_w give κ² ≤ qρp/(1−p). A round comes with probability
       p + ρ(1−p) ≥ 2√(pρ(1−p)), and in 1/κ iterations 2(1−p)/√q of them do. They are also at least p/√q, as κ² ≤ μ/(L^w+L^β).
       The larger of the two is at least (2/3)/√q.
-    - svrcd: 𝓛 ≥ L^w/p, so κ ≤ ημ = pq/6, and a w-step is a round: 6/q.
+    - svrcd: κ ≤ ημ = μ/(L^w + L^β + 6σ) with σ ≥ ((1−p)/p)L^w + (p/(1−p))L^β, and a w-step is a round. With t = 1−p these are
+      p/κ ≥ (L^w − 11L^β + 5t(L^w + L^β) + 6L^β/t)/μ, whose smallest value for t in (0, 1] is taken.
 
     A factor e takes 1/−ln(1−κ) iterations, fewer than 1/κ: hence the factor κ/−ln(1−κ), at the largest κ that is possible.
     """
@@ -190,8 +191,12 @@ def _known_rounds(name: str, c: Constants) -> float:
         root = math.sqrt(c.mu / c.L_w)
         largest = min(root, 0.5)
         return 2 / 3 / root * largest / -math.log1p(-largest)
-    largest = min(c.mu / (6 * c.L_w), 0.5)
-    return 6 * c.L_w / c.mu * largest / -math.log1p(-largest) if name == "svrcd" else 0.0
+    if name != "svrcd":
+        return 0.0
+    whole = c.L_w + c.L_beta
+    t, largest = min(math.sqrt(1.2 * c.L_beta / whole), 1.0), min(c.mu / whole, 0.5)
+    fewest = (c.L_w - 11 * c.L_beta + 5 * t * whole + (6 * c.L_beta / t if t > 0 else 0.0)) / c.mu
+    return fewest * largest / -math.log1p(-largest)
 
 
 def _profiles(problem: Problem, cost: Cost, relative: float, work: float) -> list[Candidate]:

@@ -11,6 +11,7 @@ scale s (M^(-1/2) in the paper). The constants are those of Assumptions smooth_s
 Sharper constants also know the noise of sampled gradients, V^w = max p_m V^w_m and V^β = max p_m V^β_m, where V_m is the
 data part of a single row's smoothness: its largest over the client's rows if rows are drawn uniformly, its mean if they are
 drawn in proportion to it. L^w is then that of F alone, λ_max(Σ p_m ∇²_w f_m), and `L_client` the largest of a client's own.
+𝓛^w_π and 𝓛^β_π are 𝓛^w and 𝓛^β of rows as they are drawn: row j, drawn with probability π_j, counts 1/(nπ_j) in its data part.
 
 The printed lemmas hold for p_m = 1/M and s = M^(-1/2), under a condition. Beyond them μ comes from the matrix that
 their proofs start from. Each Hessian of a client's loss is at least μ'_m I, and the blocks of ∇²F are then those of an
@@ -42,7 +43,7 @@ HOW = ("certified", "local", "given")
 """Proved for every point, measured at one point, or told by the user."""
 
 SYMBOLS = {"mu": "μ", "L_w": "L^w", "L_beta": "L^β", "calL_w": "𝓛^w", "calL_beta": "𝓛^β"}
-NOISE_SYMBOLS = {"noise_w": "V^w", "noise_beta": "V^β", "L_client": "L^w_m"}
+NOISE_SYMBOLS = {"noise_w": "V^w", "noise_beta": "V^β", "drawn_w": "𝓛^w_π", "drawn_beta": "𝓛^β_π", "L_client": "L^w_m"}
 """Constants that only sharper estimates have; None elsewhere."""
 Sampling = Literal["uniform", "importance"]
 """How rows are drawn: each with the same probability, or in proportion to its smoothness."""
@@ -128,6 +129,10 @@ class Constants:
     (None) they are the paper's. `L_client` is the largest smoothness in w of a client's own f_m, which local steps need;
     where it is None, 𝓛^w, which is never smaller, takes its place.
 
+    `drawn_w` and `drawn_beta` are 𝓛^w_π = max_m max_j V^w_mj/(nπ_mj) + (the part of f_m without data) and the same of p_m f_m in β_m:
+    the largest smoothness of a single row as `sampling` draws it, which a client's own step on a few rows needs. For uniform rows
+    they are 𝓛^w and 𝓛^β. By importance they are mostly far smaller, but where one π serves two blocks a row may count up to twice.
+
     >>> c = Constants(mu=0.1, L_w=1.0, L_beta=2.0, calL_w=9.0, calL_beta=8.0)
     >>> print(c.replace(noise_w=0.5, noise_beta=4.0, sampling="uniform"))
     name  value  how    why
@@ -151,6 +156,8 @@ class Constants:
     noise_beta: float | None = None
     sampling: Sampling | None = None
     L_client: float | None = None
+    drawn_w: float | None = None
+    drawn_beta: float | None = None
 
     def __post_init__(self) -> None:
         for name, symbol in {**SYMBOLS, **NOISE_SYMBOLS}.items():
@@ -162,6 +169,7 @@ class Constants:
                 raise InputError(f"{symbol} must be a finite number ≥ 0, got {name}={value}.")
             object.__setattr__(self, name, value)
         _check_noise(self.noise_w, self.noise_beta, self.sampling)
+        _check_drawn(self.drawn_w, self.drawn_beta, self.sampling)
         names = self.symbols
         for name in self.why:
             if name not in names:
@@ -173,6 +181,36 @@ class Constants:
     def symbols(self) -> dict[str, str]:
         """The symbol of each constant that is known here, by name."""
         return {**SYMBOLS, **{name: s for name, s in NOISE_SYMBOLS.items() if getattr(self, name) is not None}}
+
+    @property
+    def drawn(self) -> tuple[float, float]:
+        """𝓛^w_π and 𝓛^β_π, or bounds on them where they are not known.
+
+        `Problem` gives every row at least half of the probability that suits a block, π_j ≥ V_j/(2ΣV): then it counts at most twice
+        the mean of the V_j. Drawn uniformly, as for the paper's constants, it is at most the largest row.
+
+        >>> Constants(0.1, 1.0, 2.0, 9.0, 8.0).drawn
+        (9.0, 8.0)
+        """
+        if self.drawn_w is not None and self.drawn_beta is not None:
+            return self.drawn_w, self.drawn_beta
+        times = 2 if self.sampling == "importance" else 1
+        return times * self.calL_w, times * self.calL_beta
+
+    @property
+    def reshuffled(self) -> Constants:
+        """The constants for passes over reshuffled rows, which take every row alike: what importance would gain does not count.
+
+        >>> c = Constants(0.1, 1.0, 2.0, 9.0, 8.0, noise_w=0.5, noise_beta=4.0, sampling="importance")
+        >>> c.drawn, c.reshuffled.drawn
+        ((18.0, 16.0), (9.0, 8.0))
+        """
+        if self.sampling != "importance":
+            return self
+        of_rows = {
+            f"{name}_{block}": getattr(self, f"calL_{block}") for name in ("noise", "drawn") for block in ("w", "beta")
+        }
+        return _replace(self, **of_rows, sampling="uniform")
 
     def replace(self, **given: float | str | None) -> Constants:
         """The same constants with some set by hand; those are marked "given" from then on.
@@ -201,7 +239,7 @@ class Constants:
         texts: list[tuple[str, str, str, str]] = []
         for name, symbol in self.symbols.items():
             why = self.why[name]
-            if name in ("noise_w", "noise_beta"):
+            if name in NOISE_SYMBOLS and name != "L_client":
                 why = f"{why} ({self.sampling} sampling)".lstrip()
             texts.append((symbol, f"{getattr(self, name):.6g}", self.how[name], why))
         return texts
@@ -215,6 +253,15 @@ def _check_noise(noise_w: float | None, noise_beta: float | None, sampling: str 
     if (noise_w is None) != (sampling is None):
         raise InputError(
             f"Noise constants and the sampling that they belong to come together, got {noise_w=} and {sampling=}."
+        )
+
+
+def _check_drawn(drawn_w: float | None, drawn_beta: float | None, sampling: str | None) -> None:
+    if (drawn_w is None) != (drawn_beta is None):
+        raise InputError(f"Give the largest drawn row of both blocks or of neither, got {drawn_w=} and {drawn_beta=}.")
+    if drawn_w is not None and sampling is None:
+        raise InputError(
+            f"The largest drawn row belongs to a sampling: give sampling and the noise, too, got {drawn_w=} and {sampling=}."
         )
 
 

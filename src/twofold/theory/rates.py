@@ -22,7 +22,7 @@ from twofold.theory import stepsizes
 from twofold.theory.constants import Constants
 from twofold.theory.cost import Cost
 from twofold.theory.stepsizes import asvrcd_contraction
-from twofold.theory.tight import Batch
+from twofold.theory.tight import Batch, variance
 
 __all__ = [
     "METHODS", "LowerBounds", "Prediction", "Rate", "Table", "asvrcd_contraction", "chain_rounds", "initial_error",
@@ -112,8 +112,9 @@ def initial_error(
 ) -> float:
     """The Φ⁰ for `predict(initial=...)`, from the gap F(x⁰) − F* and the squared distance ‖x⁰ − x*‖² (scaled space).
 
-    ACD: gap + (μ/2)‖·‖². ASVRCD: Ψ⁰/A of `asvrcd_contraction`. SVRCD: ‖·‖² + (4η²/ρ)·2𝓛·gap, as its
-    memory starts at x⁰. L2SGD+: ‖·‖² + 4η²σ²/min{p, (1−p)/n}, as its memory starts empty, with sigma2 = σ² = E‖G(x*)‖².
+    ACD: gap + (μ/2)‖·‖². ASVRCD: Ψ⁰/A of `asvrcd_contraction`. SVRCD: ‖·‖² + (4η²/ρ)·2σ·gap (with 𝓛 for σ by the paper's
+    constants), as its memory starts at x⁰. L2SGD+: ‖·‖² + 4η²σ²/min{p, (1−p)/n}, as its memory starts empty, with sigma2 = σ² =
+    E‖G(x*)‖².
     SCD: ‖·‖². LSGD: 2‖·‖²/η (Theorem main_result, whose Φ⁰ misses the 2 of the β-part).
     `batch`, `reference` and `cost` matter with noise constants only, and must be those of `predict`.
 
@@ -134,8 +135,9 @@ def initial_error(
         return distance2 / weight + (1 + _anchor_weight(hyper, c.mu)) * gap
     if method == "svrcd":
         hyper = stepsizes.svrcd(c, rows, optimal, p_w, rho, batch=batch, cost=cost)
-        smoothness = stepsizes.expected_smoothness(c, hyper["p_w"], batch)
-        return distance2 + 4 * hyper["eta"] ** 2 / hyper["rho"] * 2 * smoothness * gap
+        paper = c.noise_w is None
+        noise = stepsizes.expected_smoothness(c, hyper["p_w"]) if paper else sum(variance(c, hyper["p_w"], batch))
+        return distance2 + 4 * hyper["eta"] ** 2 / hyper["rho"] * 2 * noise * gap
     if method == "l2sgd_plus":
         hyper = stepsizes.l2sgd_plus(c, p_w, batch=batch)
         return distance2 + 4 * hyper["eta"] ** 2 / _l2_memory(hyper["p"], rows) * sigma2

@@ -11,11 +11,11 @@ The stochastic methods share one estimator: with probability p_w the w-block of 
 E‖G(x) − G(x')‖² ≤ 2𝓛 D_F(x, x') with 𝓛 = 2 max{𝓛^w/p_w, 𝓛^β/p_β} (Lemma asvrcd-smooth-const, where one 𝓛^β is
 misprinted as L^β), and by symmetry the same with D_F(x', x). The factor 2 is attained by f = ½(w + β)².
 
-Constants that know the noise of sampled gradients (`Constants.noise_w`) give steps that know the batch and the clients:
-𝓛(b) = Σ_i (V_i/b + L_i)/p_i takes the place of 𝓛 (`variance` has the parts), p_w and ρ are those of the smallest predicted
-cost, and ASVRCD has the steps of `theory.tight`. With a `cost` and batch="auto" so is the batch;
-`message` is what a part of a message costs in bytes, up and down. Constants without noise are the paper's, and so are their steps,
-whatever the batch. What the user sets always wins.
+Constants that know the noise of sampled gradients (`Constants.noise_w`) give steps that know the batch and the clients: an
+unbiased estimate with E‖g − ∇F(x)‖² ≤ 2σD, σ = Σ_i (V_i/b + (1−p_i)L_i)/p_i of `variance`, has the steps 1/(L + 2σ) of SCD and
+1/(L + 6σ) of SVRCD, p_w and ρ are those of the smallest predicted cost, and ASVRCD has the steps of `theory.tight`. With a
+`cost` and batch="auto" so is the batch; `message` is what a part of a message costs in bytes, up and down. Constants without noise
+are the paper's, and so are their steps, whatever the batch. What the user sets always wins.
 """
 
 from __future__ import annotations
@@ -89,8 +89,10 @@ def lsgd(c: Constants, tau: int, batch: Batch = 1) -> Hyper:
     and for τ = 1 the second says nothing.
 
     The theorem takes the noise for bounded, so it does not see that a step on few rows may overshoot. With noise constants
-    η is also at most 1/(4𝓛(b)), the expected smoothness of `batch` rows of one client, and L^w is `L_client`, since every
-    client goes its own way between rounds.
+    η is also at most 1/(4𝓛(b)), the expected smoothness of `batch` rows of one client as they are drawn, and L^w is `L_client`,
+    since every client goes its own way between rounds: 𝓛(b) = (1−1/b)L + 𝓛_π/b, since with replacement b rows have the second
+    moment (1−1/b)‖d‖² + E‖d_j‖²/b, d the difference of full gradients and d_j that of a row as it is drawn, whose mean is d and
+    which is 𝓛_π-smooth at most (`Constants.drawn`).
 
     >>> c = Constants(0.1, 1.0, 2.0, 9.0, 8.0, noise_w=0.5, noise_beta=4.0, sampling="uniform", L_client=3.0)
     >>> lsgd(c, tau=1, batch=1)["eta"] == 1 / 36, lsgd(c, tau=1, batch=None)["eta"] == 1 / 12
@@ -111,11 +113,9 @@ def _local_smoothness(c: Constants, batch: Batch) -> tuple[float, float, float]:
     if c.noise_beta is None:
         return c.L_w, c.L_w, c.L_beta
     local = c.calL_w if c.L_client is None else c.L_client
-    few = 0.0 if batch is None else 1 / batch
-    of_beta = c.L_beta + few * c.noise_beta
-    if c.sampling == "importance":  # a row's share varies too: its largest smoothness comes on top of L^w
-        return local, local + few * c.calL_w, of_beta
-    return local, smoothness(local, c.calL_w, batch), min(of_beta, smoothness(c.L_beta, c.calL_beta, batch))
+    row_w, row_beta = c.drawn
+    # 𝓛^β_π is at most V^β + L^β, and where it is not known that may say more.
+    return local, smoothness(local, row_w, batch), smoothness(c.L_beta, min(row_beta, c.noise_beta + c.L_beta), batch)
 
 
 def acd(c: Constants) -> Hyper:
@@ -295,7 +295,7 @@ def asvrcd(
     With noise constants the steps are those of `tight.tight`, whose proof is the same without its slack, and "kappa" says by
     how much the error falls in an iteration. p_w and ρ are then those of the smallest `cost`, and `optimal` is not asked.
     With reference="two" there are two reference points, and ρ_w, ρ_β, θ_w, θ_β in place of ρ and θ₂ (`rho` may be a pair);
-    without a `cost` they are `tight.balanced`, which is optimal in ∇_w and in ∇_β at once.
+    without a `cost` they are `tight.balanced`, which is optimal in ∇_w and in ∇_β at once; with one, those that are cheapest.
 
     >>> c = Constants(0.01, 1.0, 2.0, 9.0, 8.0)
     >>> asvrcd(c, n=100)["eta"] == 1 / (4 * 2 * 17)
@@ -409,15 +409,17 @@ def _references(
         if value is not None and not 0 < value <= 1:
             raise InputError(f"rho is a probability > 0, got {rho=}.")
     mu, _ = usable_mu(c, c.L_w + c.L_beta)
-    batch = _single(batch)  # its p_i and ρ_i are those that are optimal in gradients, whatever a round costs
-    p, *found = balanced(c, n, mu, batch)
-    if p_w is not None:
-        p = w_probability(c, p_w)
-        share = 1.0 if batch is None else min(batch / n, 1.0)
-        found = [share * q if q > 0 else share for q in (p, 1 - p)]
-    elif cost is not None:
-        chosen = design("asvrcd", c, n, mu, batches=(batch,), cost=cost, message=message, references="two")
-        p, found = chosen.p_w, [chosen.rho_w, chosen.rho_beta]
+    own = None if p_w is None else w_probability(c, p_w)
+    if cost is not None:
+        asked = batches_of(batch, n, cost)
+        chosen = design("asvrcd", c, n, mu, batches=asked, cost=cost, message=message, p_w=own, references="two")
+        p, batch, found = chosen.p_w, chosen.batch, [chosen.rho_w, chosen.rho_beta]
+    else:
+        batch = _single(batch)
+        p, *found = balanced(c, n, mu, batch)
+        if own is not None:
+            share = 1.0 if batch is None else min(batch / n, 1.0)
+            p, found = own, [share * q if q > 0 else share for q in (own, 1 - own)]
     rho_w, rho_beta = (old if new is None else new for old, new in zip(found, given, strict=True))
     return p, rho_w, rho_beta, batch
 
@@ -508,26 +510,27 @@ def svrcd(
     cost: Cost | None = None,
     message: float = 0.0,
 ) -> Hyper:
-    """SVRCD: p_w and ρ as ASVRCD, η = 1/(6𝓛) (Algorithm SVRCD-PFL, for which the paper has no theorem).
+    """SVRCD: p_w and ρ as ASVRCD, η = 1/(L + 6σ), or 1/(6𝓛) by the paper's constants (Algorithm SVRCD-PFL; it has no theorem there).
 
-    Loopless SVRG, g = G(y) − G(v) + ∇F(v). Write D = F(y) − F* and σ² = E‖G(v) − G(x*)‖². Then
-    E‖g‖² ≤ 2E‖G(y) − G(x*)‖² + 2σ² ≤ 4𝓛D + 2σ², and E[σ⁺²] ≤ (1−ρ)σ² + 2ρ𝓛D as v⁺ = y with probability ρ. By strong
-    convexity E‖y⁺ − x*‖² ≤ (1−ημ)‖y − x*‖² − 2ηD + η²(4𝓛D + 2σ²). Add (4/ρ)η² times the second line: the D-terms are
-    −2η + 12η²𝓛 ≤ 0 for η ≤ 1/(6𝓛), and those of σ² are (4/ρ)η²(1 − ρ/2). So ‖y − x*‖² + (4η²/ρ)σ² contracts by
-    max{1−ημ, 1−ρ/2}.
+    Loopless SVRG, g = G(y) − G(v) + ∇F(v), and E g = ∇F(y). Write D = F(y) − F*, L = L^w + L^β for the smoothness of F, σ = σ_w + σ_β
+    for the bounds of `variance`, Var(G(x) − G(x*)) ≤ 2σ(F(x) − F*), and s² = Var(G(v) − G(x*)). Only what varies is doubled:
+    E‖g‖² = ‖∇F(y)‖² + Var(G(y) − G(v)) ≤ 2LD + 2Var(G(y) − G(x*)) + 2s² ≤ (2L + 4σ)D + 2s², and E[s⁺²] ≤ (1−ρ)s² + 2ρσD as v⁺ = y
+    with probability ρ. By strong convexity E‖y⁺ − x*‖² ≤ (1−ημ)‖y − x*‖² − 2ηD + η²(2L + 4σ)D + 2η²s². Add (4/ρ)η² times the line
+    of s²: the D-terms are −2η + η²(2L + 12σ) ≤ 0 for η ≤ 1/(L + 6σ), and those of s² are (4/ρ)η²(1 − ρ/2). So
+    ‖y − x*‖² + (4η²/ρ)s² contracts by max{1−ημ, 1−ρ/2}. Without noise (σ = 0: all rows, one block) η = 1/L is gradient descent's.
 
-    The proof holds for any 𝓛 with E‖G(x) − G(x')‖² ≤ 2𝓛 D_F(x, x'): with noise constants 𝓛 is `expected_smoothness` of the
-    batch, and p_w and ρ are those of the smallest `cost`.
+    The paper's constants bound all of G, not its noise: with E‖G(x) − G(x*)‖² ≤ 2𝓛D for `expected_smoothness` the same proof, with
+    s² = E‖G(v) − G(x*)‖² and E‖g‖² ≤ 4𝓛D + 2s², gives η = 1/(6𝓛). With noise constants p_w and ρ are those of the smallest `cost`.
 
     >>> c = Constants(0.01, 1.0, 2.0, 9.0, 8.0, noise_w=0.5, noise_beta=4.0, sampling="uniform")
     >>> h = svrcd(c, n=100, batch=4)
-    >>> h["eta"] == 1 / (6 * expected_smoothness(c, h["p_w"], 4))
+    >>> h["eta"] == 1 / (3.0 + 6 * sum(variance(c, h["p_w"], 4)))
     True
     """
     if c.noise_w is not None:
         w_probability(c)
         chosen = _choice("svrcd", c, n, batch, p_w, rho, cost, message)
-        eta = 1 / (6 * expected_smoothness(c, chosen.p_w, chosen.batch))
+        eta = 1 / (c.L_w + c.L_beta + 6 * sum(variance(c, chosen.p_w, chosen.batch)))
         return {"p_w": chosen.p_w, "rho": chosen.rho_w, "eta": eta, "batch": chosen.batch, "note": None}
     p_w = w_probability(c, p_w)
     rho = refresh_probability(p_w, n, optimal, rho)
@@ -543,12 +546,13 @@ def scd(
     cost: Cost | None = None,
     message: float = 0.0,
 ) -> Hyper:
-    """SCD: η = 1/(2𝓛) (Algorithm SCD-PFL, SGD with expected smoothness; the paper has no theorem).
+    """SCD: η = 1/(L + 2σ), or 1/(2𝓛) by the paper's constants (Algorithm SCD-PFL; the paper has no theorem).
 
-    With σ² = E‖G(x*)‖², E‖G(x)‖² ≤ 2E‖G(x) − G(x*)‖² + 2σ² ≤ 4𝓛(F(x) − F*) + 2σ². So for η ≤ 1/(2𝓛)
-    E‖x^k − x*‖² ≤ (1−ημ)^k ‖x⁰ − x*‖² + 2ησ²/μ: it stops short of the optimum, by `scd_neighbourhood`.
-    With noise constants 𝓛 is `expected_smoothness` of the batch, and p_w that of the smallest `cost` (default: a round
-    costs as much as `n` row gradients).
+    G is unbiased: with L and σ as for `svrcd` and s² = Var G(x*) = E‖G(x*)‖², E‖G(x)‖² = ‖∇F(x)‖² + Var G(x) ≤ 2L(F(x) − F*) +
+    2Var(G(x) − G(x*)) + 2s² ≤ (2L + 4σ)(F(x) − F*) + 2s². So for η ≤ 1/(L + 2σ)
+    E‖x^k − x*‖² ≤ (1−ημ)^k ‖x⁰ − x*‖² + 2ηs²/μ: it stops short of the optimum, by `scd_neighbourhood`. Without noise η = 1/L.
+    The paper's constants bound all of G: E‖G(x)‖² ≤ 4𝓛(F(x) − F*) + 2s², hence η = 1/(2𝓛). With noise constants p_w is that of the
+    smallest `cost` (default: a round costs as much as `n` row gradients).
 
     >>> scd(Constants(0.01, 1.0, 2.0, 9.0, 3.0))["p_w"]
     0.75
@@ -556,7 +560,7 @@ def scd(
     if c.noise_w is not None:
         w_probability(c)
         chosen = _choice("scd", c, n, batch, p_w, None, cost, message)
-        eta = 1 / (2 * expected_smoothness(c, chosen.p_w, chosen.batch))
+        eta = 1 / (c.L_w + c.L_beta + 2 * sum(variance(c, chosen.p_w, chosen.batch)))
         return {"p_w": chosen.p_w, "eta": eta, "batch": chosen.batch, "note": None}
     p_w = w_probability(c, p_w)
     return {"p_w": p_w, "eta": 1 / (2 * expected_smoothness(c, p_w)), "note": None}
@@ -616,7 +620,8 @@ def l2sgd_plus(
     if c.noise_beta is not None and rule == "derived":
         return _l2sgd_plus_of_batch(c, p_w, batch)
     p = w_probability(c, p_w)
-    plain = c.replace(noise_w=None, noise_beta=None, sampling=None) if c.noise_w is not None else c
+    none = dict.fromkeys(("noise_w", "noise_beta", "sampling", "drawn_w", "drawn_beta"))
+    plain = c.replace(**none) if c.noise_w is not None else c
     eta = 1 / ((3 if rule == "derived" else 4) * expected_smoothness(plain, p))
     return {"p": p, "eta": eta, "note": None}
 

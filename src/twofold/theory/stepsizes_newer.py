@@ -15,7 +15,7 @@ from twofold.errors import InputError
 from twofold.theory.constants import Constants, LossConstants
 from twofold.theory.each import EachClient
 from twofold.theory.stepsizes import PSEUDO_CONDITION, Hyper, asvrcd_contraction, participation, usable_mu
-from twofold.theory.tight import Batch
+from twofold.theory.tight import Batch, smoothness
 
 __all__ = ["al2sgd_plus", "fedprox", "importance", "inner_steps", "saga", "scafflix", "scaffnew"]
 
@@ -35,9 +35,12 @@ def scaffnew(c: Constants, each: EachClient, batch: Batch = None, p_w: float | N
     theorem of ProxSkip holds word for word, with β too: Ψ = ‖x − x*‖² + (η²/p²) Σ p_m‖h_m − ∇_w f_m(x*)‖² contracts by 1 − κ,
     κ = min{ημ, p²}, for any p and η ≤ 1/L. L_m and μ_m are those of `EachClient`.
 
-    On sampled rows E‖g − ∇f(x*)‖² ≤ 4𝓛D + 2σ² (as for `scd`), hence η = 1/(2𝓛) with 𝓛 = 𝓛^w + 𝓛^β, and
-    Ψ ends within 2η²σ²/κ. Where `each` has F's own μ for want of better (`each.common`), the step stays right, and only the
-    linear rate is not proven.
+    On b sampled rows g is unbiased, and E‖g − ∇f(x*)‖² ≤ 2AD + 2σ² gives η = 1/A and an end within 2η²σ²/κ. A row as it is drawn is
+    R-smooth in that norm, R = 𝓛^w_π + 𝓛^β_π, and E‖g(x) − g(x*)‖² ≤ 2𝓛(b)D with 𝓛(b) = (1−1/b)L + R/b (as for `lsgd`), its
+    variance being at most 2(R/b)D. So both A = 2𝓛(b), by ‖a+b‖² ≤ 2‖a‖² + 2‖b‖² for all of g, and A = L + 2R/b, by the same for its
+    noise alone, are right. The smaller is A = 2R/b + min{1, 2−2/b}L, which is L for all rows.
+
+    Where `each` has F's own μ for want of better (`each.common`), the step stays right, and only the linear rate is not proven.
 
     >>> from twofold.theory.each import common
     >>> c = Constants(0.03, 1.0, 2.0, 9.0, 8.0)
@@ -45,7 +48,7 @@ def scaffnew(c: Constants, each: EachClient, batch: Batch = None, p_w: float | N
     >>> found["eta"] == 1 / 3, round(found["p_w"], 12), round(found["kappa"], 12)
     (True, 0.1, 0.01)
     """
-    L = float(np.max(each.L)) if batch is None else 2 * (c.calL_w + c.calL_beta)
+    L = float(np.max(_of_rows(each.L, sum(c.drawn), batch)))
     if not L > 0:
         raise InputError("Scaffnew needs a function that is not flat: L^w and L^β are both 0; give eta.")
     mu, note = _client_mu(each, L)
@@ -57,7 +60,7 @@ def scafflix(c: Constants, each: EachClient, batch: Batch = None, p_w: float | N
 
     It is `scaffnew` in the norm Σ (1/η_m)(p_m‖w_m‖² + ‖β_m‖²), in which F is 1-smooth and (min η_m μ_m)-strongly convex; the
     prox of ψ is the mean with weights p_m/η_m. So the condition number is the largest of a client, not max L_m/min μ_m. "mass"
-    is Σ p_m/η_m. On sampled rows all clients have the step of `scaffnew`.
+    is Σ p_m/η_m. On sampled rows every client has the A of `scaffnew` for its own L_m.
 
     >>> from twofold.theory.each import common
     >>> c = Constants(0.03, 1.0, 2.0, 9.0, 8.0)
@@ -66,7 +69,7 @@ def scafflix(c: Constants, each: EachClient, batch: Batch = None, p_w: float | N
     >>> found["steps"].tolist() == [1 / 3, 1.0], round(found["kappa"], 12), found["mass"]
     (True, 0.01, 2.0)
     """
-    L = each.L if batch is None else np.full(len(each.weights), 2 * (c.calL_w + c.calL_beta))
+    L = _of_rows(each.L, sum(c.drawn), batch)
     if not np.all(L > 0):
         raise InputError(
             f"Scafflix needs a function of every client that is not flat, got L_m = {L.tolist()}; give steps."
@@ -76,6 +79,11 @@ def scafflix(c: Constants, each: EachClient, batch: Batch = None, p_w: float | N
         pseudo, note = _client_mu(each, float(np.max(L)))
         mu = np.maximum(mu, pseudo)
     return _round(float(np.min(mu / L)), p_w) | {"steps": 1 / L, "mass": float(each.weights @ L), "note": note}
+
+
+def _of_rows(L: Array, row: float, batch: Batch) -> Array:
+    """A = 2R/b + min{1, 2−2/b}L of `scaffnew`, for every client's L."""
+    return L if batch is None else 2 * row / batch + min(1.0, 2 - 2 / batch) * L
 
 
 def _client_mu(each: EachClient, L: float) -> tuple[float, str | None]:
@@ -109,6 +117,9 @@ def al2sgd_plus(
     p_w: float | None = None,
     rho: float | None = None,
     eta: float | None = None,
+    *,
+    batch: Batch = 1,
+    noise: float | None = None,
 ) -> Hyper:
     """AL2SGD+: L-Katyusha on f + ψ, f = Σ p_m f'_m(β_m), ψ = (λ/2)Σ p_m‖β_m − mean‖² (Hanzely, Hanzely, Horváth, Richtárik 2020).
 
@@ -116,9 +127,14 @@ def al2sgd_plus(
     p_m μ'_m and η = 1/(4𝓛), θ₂ = ½, θ₁ = min{½, √(ημ max{½, θ₂/ρ})}, γ = 1/max{2μ, 4θ₁/η}, ν = 1 − γμ, 𝓛 = max{𝓛_f/(1−p),
     𝓛_ψ/p}. That proof asks for two things. (a) E‖g − ∇F(x)‖² ≤ 2𝓛D_F(v, x): g − ∇F(v) is (∇f_J(x) − ∇f_J(v))/(1−p) with
     probability 1−p and (∇ψ(x) − ∇ψ(v))/p with p, so its second moment is at most 2𝓛_f D_f(v, x)/(1−p) + 2𝓛_ψ D_ψ(v, x)/p ≤ 2𝓛
-    D_F(v, x), where 𝓛_f = max p_m𝓛'_m (the clients' blocks are orthogonal) and 𝓛_ψ = λ max p_m (∇²ψ = λ(diag p − ppᵀ) ⊗ I ⪯ λ
-    max p_m). (b) F is 𝓛-smooth: 𝓛_f + 𝓛_ψ ≤ (1−p)𝓛 + p𝓛. tests/theory/test_stepsizes_newer.py has the spectral radius of the
-    second moments beside κ.
+    D_F(v, x), where 𝓛_ψ = λ max p_m (∇²ψ = λ(diag p − ppᵀ) ⊗ I ⪯ λ max p_m). (b) F is 𝓛-smooth: 𝓛_f + 𝓛_ψ ≤ (1−p)𝓛 + p𝓛.
+    tests/theory/test_stepsizes_newer.py has the spectral radius of the second moments beside κ.
+
+    **𝓛_f knows the batch and the sampling.** The clients' blocks are orthogonal and their rows independent. Of b rows drawn with
+    replacement, client m's part has the second moment (1−1/b)‖d_m‖² + E‖d_mj‖²/b, where d_m = p_m(∇f'_m(x_m) − ∇f'_m(v_m)) and
+    d_mj is the same of one row as it is drawn: ℓ_j/(nπ_j) and the ridge, which is (V_m + μ'_m)-smooth at most and has the mean f'_m.
+    Both are cocoercive, so 𝓛_f = (1−1/b) max p_mL'_m + (V^β + max p_mμ'_m)/b, with `noise` = V^β = max p_m max_j V_mj/(nπ_mj) of
+    the sampling in force. Not given, the second part is max p_m𝓛'_m/b, the largest row. Of all rows (batch=None) it is max p_mL'_m.
 
     **Chosen**: p = min{½, 𝓛_ψ/(𝓛_f + 𝓛_ψ)} and ρ = p(1−p). As 1/κ = O(1/ρ + √(𝓛/(ρμ))) and an iteration is a round with
     probability p + (1−p)ρ ≤ 2p, rounds are O((1/(1−p) + √(p𝓛/((1−p)μ))) log 1/ε). For λ ≤ 𝓛', where p = 𝓛_ψ/(𝓛_f + 𝓛_ψ) ≤ ½ makes
@@ -136,9 +152,11 @@ def al2sgd_plus(
     >>> found = al2sgd_plus(LossConstants(0.1, 1.0, 3.0), [0.5, 0.5], lam=1.0)
     >>> found["p_w"], found["eta"], found["rho"]
     (0.25, 0.125, 0.1875)
+    >>> al2sgd_plus(LossConstants(0.1, 1.0, 3.0), [0.5, 0.5], lam=1.0, batch=None)["eta"]
+    0.25
     """
     p_m = np.asarray(weights, np.float64)
-    of_loss, of_pull = float(np.max(p_m * loss.calL)), lam * float(np.max(p_m))
+    of_loss, of_pull = _rows_of_loss(loss, p_m, batch, noise), lam * float(np.max(p_m))
     if not (of_loss > 0 and of_pull > 0):
         raise InputError(f"AL2SGD+ needs a loss that is not flat and λ > 0, got 𝓛' = {loss.calL_max} and {lam=}.")
     p = min(0.5, of_pull / (of_loss + of_pull)) if p_w is None else float(p_w)
@@ -147,10 +165,10 @@ def al2sgd_plus(
     refresh = p * (1 - p) if rho is None else float(rho)
     if not 0 < refresh <= 1:
         raise InputError(f"rho is a probability > 0, got {rho=}.")
-    smoothness = max(of_loss / (1 - p), of_pull / p)
+    expected = max(of_loss / (1 - p), of_pull / p)
     mu = float(np.min(p_m * loss.mu))
-    mu, note = usable_mu(Constants(mu, smoothness, smoothness, smoothness, smoothness), smoothness)
-    step, theta2 = 1 / (4 * smoothness) if eta is None else float(eta), 0.5
+    mu, note = usable_mu(Constants(mu, expected, expected, expected, expected), expected)
+    step, theta2 = 1 / (4 * expected) if eta is None else float(eta), 0.5
     theta1 = min(0.5, math.sqrt(step * mu * max(0.5, theta2 / refresh)))
     gamma = 1 / max(2 * mu, 4 * theta1 / step)
     found: Hyper = {"p_w": p, "rho": refresh, "eta": step, "theta1": theta1, "theta2": theta2, "gamma": gamma}
@@ -158,14 +176,22 @@ def al2sgd_plus(
     return {**found, "nu": 1 - gamma * mu, "lam": lam, "mu": mu, "kappa": kappa, "note": note}
 
 
+def _rows_of_loss(loss: LossConstants, p_m: Array, batch: Batch, noise: float | None) -> float:
+    """𝓛_f of `al2sgd_plus`; at least the smoothness of f, whatever estimates at a point say."""
+    whole = float(np.max(p_m * loss.L))
+    row = float(np.max(p_m * loss.calL)) if noise is None else noise + float(np.max(p_m * loss.mu))
+    return max(whole, smoothness(whole, row, batch))
+
+
 # --- FedProx ----------------------------------------------------------------------------------------------------------
 
 
 def fedprox(c: Constants, each: EachClient, batch: Batch = None, prox: float | None = None) -> Hyper:
-    """FedProx: ρ = 6L^w, and the local steps η = 1/(L + ρ), halved on sampled rows (Li et al. 2020, Corollary 7).
+    """FedProx: ρ = 6L^w, and the local steps η = 1/(L + ρ), shorter on sampled rows (Li et al. 2020, Corollary 7).
 
     The corollary takes ρ ≈ 6LB² for B-dissimilar clients, B ≥ 1; B is not known beforehand, and ρ is that of B = 1. L is the
-    largest smoothness of a client in both blocks, of a single row if rows are sampled: f_m + (ρ/2)‖w − w^t‖² is (L + ρ)-smooth.
+    largest smoothness of a client in both blocks: f_m + (ρ/2)‖w − w^t‖² is (L + ρ)-smooth, and a row of it (R + ρ)-smooth. On
+    sampled rows η = 1/A, with the A of `scaffnew` for these two.
 
     >>> from twofold.theory.each import common
     >>> c = Constants(0.03, 1.0, 1.0, 9.0, 8.0)
@@ -176,10 +202,10 @@ def fedprox(c: Constants, each: EachClient, batch: Batch = None, prox: float | N
     rho = 6 * float(np.max(each.L_w)) if prox is None else float(prox)
     if not 0 <= rho < math.inf:
         raise InputError(f"prox must be a finite number ≥ 0, got {prox=}.")
-    L = float(np.max(each.L)) if batch is None else c.calL_w + c.calL_beta
-    if not L + rho > 0:
+    L = float(np.max(_of_rows(each.L + rho, sum(c.drawn) + rho, batch)))
+    if not L > 0:
         raise InputError("FedProx has no finite step size here: L^w and L^β are both 0; give eta.")
-    return {"prox": rho, "eta": 1 / ((1 if batch is None else 2) * (L + rho)), "note": None}
+    return {"prox": rho, "eta": 1 / L, "note": None}
 
 
 # --- SAGA over clients ------------------------------------------------------------------------------------------------

@@ -320,8 +320,7 @@ def _rates(method: Method, c: Constants, mu: float, batch: Batch, p: Array, rho_
         with np.errstate(divide="ignore"):
             top = np.minimum(1 / L, 1 / total)
         return np.max(_momentum(top[..., None] * np.geomspace(1e-6, 1, 48), total[..., None], L, mu), axis=-1)
-    expected = total + L  # E‖G(x) − G(x')‖² is the variance and ‖∇F(x) − ∇F(x')‖²
-    return mu / (2 * expected) if method == "scd" else np.minimum(mu / (6 * expected), rho_w / 2)
+    return mu / (L + 2 * total) if method == "scd" else np.minimum(mu / (L + 6 * total), rho_w / 2)
 
 
 def design(
