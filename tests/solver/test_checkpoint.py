@@ -101,6 +101,42 @@ def test_a_larger_budget_goes_on_from_the_end(tmp_path: Path):
     assert_same(tw.solve(problem(), "acd", rounds=20, every=4, checkpoint=tmp_path), expected)
 
 
+@pytest.mark.parametrize("method", ["acd", "asvrcd"])
+def test_a_smaller_budget_ends_at_once(method: str, tmp_path: Path, killer: Any, monkeypatch: pytest.MonkeyPatch):
+    """At the budget it is the run that asked for so much; past it, what there is, and the message says so."""
+    options = {"seed": 3, "checkpoint": tmp_path, "checkpoint_every": 10}
+    with monkeypatch.context():
+        killer(2)
+        with pytest.raises(Killed):
+            tw.solve(problem(), method, rounds=70, **options)
+    monkeypatch.undo()
+    assert_same(tw.solve(problem(), method, rounds=20, **options), tw.solve(problem(), method, rounds=20, seed=3))
+    stopped = tw.solve(problem(), method, rounds=15, **options)
+    assert (stopped.ledger.rounds, stopped.status) == (20, "budget")
+    assert stopped.message.endswith("where its checkpoint was: past rounds=15")
+    whole = tw.solve(problem(), method, rounds=70, **options)
+    assert_same(whole, tw.solve(problem(), method, rounds=70, seed=3))
+    ended = tw.solve(problem(), method, rounds=30, **options)
+    assert ended.ledger.as_dict() == whole.ledger.as_dict()
+    assert_array_equal(ended.w, whole.w)
+    assert_same(tw.solve(problem(), method, rounds=75, **options), tw.solve(problem(), method, rounds=75, seed=3))
+
+
+def test_a_checkpoint_past_the_budget_without_a_record_there_is_refused(
+    tmp_path: Path, killer: Any, monkeypatch: pytest.MonkeyPatch
+):
+    options = {"every": 8, "checkpoint": tmp_path, "checkpoint_every": 10}
+    with monkeypatch.context():
+        killer(1)
+        with pytest.raises(Killed):
+            tw.solve(problem(), "acd", rounds=70, **options)
+    monkeypatch.undo()
+    with pytest.raises(
+        CheckpointError, match="is at 10 rounds and .* which is all that rounds=9 allows, .* is of round 8"
+    ):
+        tw.solve(problem(), "acd", rounds=9, **options)
+
+
 def test_both_stages_have_checkpoints(tmp_path: Path):
     whole = tw.Problem(
         tw.objectives.multitask(tw.losses.logistic(l2=0.1), 0.5, np.inf), plain.clients("logistic", (5, 9))
