@@ -78,7 +78,7 @@ def killer(monkeypatch: pytest.MonkeyPatch) -> Any:
 )
 def test_a_killed_run_goes_on(method: Any, options: dict[str, Any], tmp_path: Path, killer: Any, monkeypatch: Any):
     options = {"rounds": 23, "record": ["loss", "gradient_norm"], "checkpoint_every": 5, **options}
-    expected = tw.solve(problem(), method, **options)
+    expected = tw.solve(problem(), method, **{k: v for k, v in options.items() if k != "checkpoint_every"})
     for times in (1, 2):  # it dies after its first checkpoint, and after the second one of those that follow
         with monkeypatch.context():
             killer(times)
@@ -258,8 +258,31 @@ def test_bad_folders_and_numbers(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="is a file: name a folder"):
         tw.solve(problem(), "acd", rounds=3, checkpoint=tmp_path / "file")
-    with pytest.raises(ValueError, match="checkpoint_every is a number of rounds ≥ 1, got 0"):
-        tw.solve(problem(), "acd", rounds=3, checkpoint=tmp_path, checkpoint_every=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"checkpoint": ""}, r"^checkpoint is the name of a folder, got checkpoint=''\.$"),
+        ({"checkpoint": 3}, r"^checkpoint is the name of a folder, got checkpoint=3\.$"),
+        ({"checkpoint": "a", "checkpoint_every": 0}, r"is a whole number of rounds ≥ 1, got checkpoint_every=0\.$"),
+        (
+            {"checkpoint": "a", "checkpoint_every": 2.5},
+            r"is a whole number of rounds ≥ 1, got checkpoint_every=2\.5\.$",
+        ),
+        (
+            {"checkpoint_every": 5},
+            r'^checkpoint_every=5 needs a folder to write into: give checkpoint="folder", too\.$',
+        ),
+    ],
+)
+def test_settings_that_cannot_be_meant(
+    options: dict[str, Any], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=sentence):
+        tw.solve(problem(), "acd", rounds=3, **options)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_fingerprint_is_the_same_in_every_process():

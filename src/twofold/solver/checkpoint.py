@@ -29,7 +29,7 @@ import numpy as np
 from twofold.clients import Clients
 from twofold.engines.base import Engine, Point
 from twofold.engines.schedule import Course
-from twofold.errors import CheckpointError, InputError
+from twofold.errors import CheckpointError
 from twofold.metrics import named
 from twofold.storage import replace_file
 from twofold.tree import Pytree
@@ -117,8 +117,6 @@ class Keeper:
     """Writes a run's checkpoints when they are due, and puts the run back to where the newest one was taken."""
 
     def __init__(self, run: Run, folder: str | Path, every: int | None) -> None:
-        if every is not None and every < 1:
-            raise InputError(f"checkpoint_every is a number of rounds ≥ 1, got {every}.")
         self._run, self._folder, self._every = run, Checkpoints(folder, _identity(run)), every
         self._due = every or 0
         self._last = time.perf_counter()
