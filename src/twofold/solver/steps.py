@@ -12,6 +12,7 @@ import numpy as np
 from twofold import tree
 from twofold.algorithms import REGISTRY, TRAINING, Algorithm
 from twofold.algorithms.base import Facts
+from twofold.algorithms.contract import check_completed
 from twofold.curvature.clients import of_each
 from twofold.errors import InputError, KindError
 from twofold.losses import Linear
@@ -87,7 +88,7 @@ def complete(
     algorithm = algorithm.among(None if participation is None else probabilities(participation, problem))
     if algorithm.is_complete():
         return algorithm, None
-    return algorithm.complete(facts_of(problem, constants, participation, cost))
+    return check_completed(algorithm, algorithm.complete(facts_of(problem, constants, participation, cost)))
 
 
 def refuse_overflow(problem: Problem, given: Algorithm, completed: Algorithm) -> None:
