@@ -215,6 +215,17 @@ def test_a_missing_method_gets_a_sentence():
         tree.record(Half)()
 
 
+FUNCTIONS = sorted(Algorithm.__abstractmethods__ & vars(Descent).keys())
+
+
+def test_a_class_of_its_own_kind_gets_a_sentence():
+    plain: Any = type("Plain", (), {"name": "plain", **{each: vars(Descent)[each] for each in FUNCTIONS}})()
+    with pytest.raises(
+        ContractError, match=r"^Plain is not an Algorithm: derive it from twofold\.algorithms\.Algorithm\.$"
+    ):
+        tw.solve(problem(), plain, rounds=3)
+
+
 def test_client_is_traced_once():
     """The check of its shapes and the loop have it from one trace, however often the loop calls it."""
     traced = []

@@ -14,7 +14,7 @@ from twofold.algorithms import REGISTRY, TRAINING, Algorithm
 from twofold.algorithms.base import Facts
 from twofold.algorithms.contract import check_completed
 from twofold.curvature.clients import of_each
-from twofold.errors import InputError, KindError
+from twofold.errors import ContractError, InputError, KindError
 from twofold.losses import Linear
 from twofold.problem import Problem
 from twofold.solver.names import unknown_algorithm
@@ -40,6 +40,9 @@ def make(algorithm: str | Algorithm) -> Algorithm:
         return algorithm
     if isinstance(algorithm, type):
         raise KindError(f"Give an algorithm, not its class: {algorithm.__name__}().")
+    if hasattr(algorithm, "client"):
+        kind = type(algorithm).__name__
+        raise ContractError(f"{kind} is not an Algorithm: derive it from twofold.algorithms.Algorithm.")
     known = {**REGISTRY, **TRAINING}
     if algorithm not in known:
         raise unknown_algorithm(algorithm)
