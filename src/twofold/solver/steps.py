@@ -29,6 +29,9 @@ __all__ = ["complete", "facts_of", "make", "refuse_overflow", "warn_of_scales"]
 SCALES = 300.0
 """How much larger one feature may be than another before somebody should be told."""
 
+NEVER_ZERO = ("L_w", "L_beta", "eta", "gamma")
+"""Fields that a method divides by, or that move nothing where they are zero. A coin or a momentum may be."""
+
 
 def make(algorithm: str | Algorithm) -> Algorithm:
     """An algorithm from its name, or itself.
@@ -95,21 +98,22 @@ def complete(
 
 
 def refuse_overflow(problem: Problem, given: Algorithm, completed: Algorithm) -> None:
-    """Say what is wrong where a number that theory filled in is infinite in this precision: the problem, not a field."""
+    """Say what is wrong where a number that theory filled in is infinite or zero in this precision: the problem, not a field."""
     dtype = np.dtype(jnp.result_type(float))
+    tiny, most = float(np.finfo(dtype).tiny), float(np.finfo(dtype).max)  # XLA takes smaller ones than `tiny` for 0
     for field in dataclasses.fields(completed):  # type: ignore[arg-type]
         value: object = getattr(completed, field.name)
         # ASVRCD with two reference points is completed to a class that has fields of its own.
         if getattr(given, field.name, None) is not None or not isinstance(value, (float, np.floating)):
             continue
-        if abs(cast(float, value)) <= float(np.finfo(dtype).max):  # and no NaN
+        least = tiny if field.name in NEVER_ZERO and value != 0 else 0.0
+        if least <= abs(cast(float, value)) <= most:  # and no NaN
             continue
         lam = problem.objective.mixture_strength()
-        because = "" if lam is None else f" because λ = {lam:.3g} hardly ties the clients to each other"
+        tied = lam is None or lam > np.finfo(dtype).eps
+        because = "" if tied else f" because λ = {lam:.3g} hardly ties the clients to each other"
         remedy = (
-            "scale the features or the penalties"
-            if lam is None
-            else "choose a larger λ, or objectives.local(loss) for none"
+            "scale the features or the penalties" if tied else "choose a larger λ, or objectives.local(loss) for none"
         )
         raise InputError(
             f"Theory's {field.name} for {completed.name} is {value:.3g} here{because}, and {dtype} cannot hold that: {remedy}; or set "
