@@ -18,6 +18,7 @@ import pytest
 import twofold as tw
 from twofold import algorithms, losses, objectives
 from twofold.solver import TheoryWarning
+from twofold.tree import record
 
 
 def clients(scale: float | np.ndarray = 1.0, features: int = 3) -> tw.Clients:
@@ -74,6 +75,24 @@ def test_a_run_whose_rounds_never_come_is_refused(method: tw.algorithms.Algorith
         tw.solve(problem(), method, rounds=5)
 
 
+@record
+class Never(algorithms.LSGD):
+    """Has no p_w, and never sends."""
+
+    name = "never"
+    may_skip_messages = True
+
+    def sends(self, plan: Any) -> Any:
+        return jax.tree.map(jnp.zeros_like, super().sends(plan))
+
+
+def test_a_method_without_a_coin_is_not_told_to_set_one() -> None:
+    sentence = r"^A round of communication hardly ever comes with never here: 5 of them would take far more than 65,536 iterations\. "
+    sentence += r"Let Never\.sends be true more often, or say how many iterations= you want\.$"
+    with pytest.raises(tw.errors.InputError, match=sentence):
+        tw.solve(problem(), Never(eta=0.1), rounds=5)
+
+
 def test_a_run_whose_rounds_come_slowly_is_foreseen() -> None:
     with pytest.warns(TheoryWarning, match=r"hardly ever comes with acd .*about [\d,]+ iterations"):
         found = tw.solve(problem(), algorithms.ACD(p_w=5e-5), rounds=2, record=())
@@ -120,6 +139,16 @@ def test_a_penalty_that_makes_a_step_overflow_is_what_is_blamed(method: str, x64
         sentence = rf"^Theory's eta for {method} is .* here because λ = 1e-3[01]\d hardly ties .* choose a larger λ, or objectives"
         with pytest.raises(tw.errors.InputError, match=sentence):
             tw.solve(whole, method, rounds=2)
+
+
+@pytest.mark.parametrize("lam", [1e-300, 1e-42])
+def test_a_penalty_that_makes_a_constant_vanish_is_what_is_blamed(lam: float) -> None:
+    """In float32 L_w would be 0, and ACD divides by it."""
+    with jax.enable_x64(False):
+        whole = problem(lam=lam)
+        sentence = rf"^Theory's L_w for acd is .* here because λ = {lam:.3g} hardly ties .* float32 .* choose a larger λ, or objectives"
+        with pytest.raises(tw.errors.InputError, match=sentence):
+            tw.solve(whole, "acd", rounds=2)
 
 
 BAD_FIELDS: list[tuple[tw.algorithms.Algorithm, str]] = [

@@ -56,9 +56,12 @@ COMPLETE = (
 # Records that an algorithm passes to itself: its own docstring has the example.
 STATE = {"Anchored", "Message", "Pair", "Plan", "Private", "Shared", "State", "Triple"}
 # Rooms behind a public one, whose docstrings speak to those who work there: `curvature` exports what others may use of its
-# own, `algorithms.base` is the contract, and the searches and Newton steps belong to `algorithms.profile`.
+# own, `algorithms.base` is the contract and `contract` its checks, the searches and Newton steps belong to `algorithms.profile`,
+# and the local steps in `descent` to the methods of `algorithms.training`.
 EXCEPT = {
     "twofold.algorithms.base",
+    "twofold.algorithms.contract",
+    "twofold.algorithms.descent",
     "twofold.algorithms.newton",
     "twofold.algorithms.search",
     "twofold.data.files",  # the network and the disk

@@ -152,6 +152,12 @@ class Branching(Descent):
         return Message(jnp.asarray(True)) if plan.k % 3 == 0 else Message(jnp.asarray(False))
 
 
+def broken(name: str, **functions: Any) -> Descent:
+    """A Descent with other functions, or other fields."""
+    fields = {key: type(value) for key, value in functions.items() if key in ("kind", "eta")}
+    return tree.record(type(name, (Descent,), {**functions, "__annotations__": fields}))()
+
+
 @pytest.mark.parametrize(
     ("method", "sentence"),
     [
@@ -161,6 +167,36 @@ class Branching(Descent):
         (Growing(), r"^Growing.client: the new private state must be like init_private's, but has the structure .*, not "),
         (Narrow(), r"^Narrow.server: the new shared state must be like init's, but has an array of shape and type "),
         (Branching(), r"^Branching: its functions must be ones that JAX can trace; use jnp.where or control.branch in place"),
+        (broken("OneCount", evaluations=lambda self, plan, rows: rows),
+         r"^OneCount.evaluations must return Evaluations\(w, beta\), .*, got an array of shape \(2,\)\.$"),
+        (broken("ThreeCounts", evaluations=lambda self, plan, rows: (rows, rows, rows)),
+         r"^ThreeCounts.evaluations must return .*, got a tuple of 3\.$"),
+        (broken("LongCounts", evaluations=lambda self, plan, rows: (jnp.zeros(3), rows)),
+         r"^LongCounts.evaluations must return .*, got an array of shape \(3,\) and an array of shape \(2,\)\.$"),
+        (broken("OtherBeta", personal=lambda self, private: jnp.ones(3)),
+         r"^OtherBeta.personal: the β that it reports must be like the problem's, but has the structure .*, not "),
+        (broken("OtherW", model=lambda self, shared: shared[:2]),
+         r"^OtherW.model: the w that it reports must be like the problem's, but has an array of shape and type \(\(2,\), "),
+        (broken("NoState", client=lambda self, plan, shared, private, oracle, key: shared),
+         r"^NoState.client must return a pair \(new private state, message\), got an array of shape \(3,\)\.$"),
+        (broken("ThreeThings", client=lambda self, plan, shared, private, oracle, key: (private, shared, shared)),
+         r"^ThreeThings.client must return a pair \(new private state, message\), got a tuple of 3\.$"),
+        (broken("Bare", client=lambda self, plan, shared, private, oracle, key: (private, shared)),
+         r"^Bare: a message is a .*; client returned an array of shape \(3,\) and sends a Message of 1\.$"),
+        (broken("Nothing", client=lambda self, plan, shared, private, oracle, key: (private, Message(None))),
+         r"^Nothing.client must send arrays in every part of its message, got None in 'gradient': where a part is not sent, "),
+        (broken("Words", plan=lambda self, stream, k: Plan(jnp.asarray(k), "first")),
+         r"^Words.plan must return arrays and numbers, in any nesting, but has a str: 'first'\.$"),
+        (broken("WordsKept", init_private=lambda self, w0, beta0, oracle: ["mine"]),
+         r"^WordsKept.init_private must return arrays and numbers, in any nesting, but has a str: 'mine'\.$"),
+        (broken("Field", kind="plain"), r"^Field: kind='plain' is not a number: declare the field as kind = tree.static"),
+        (broken("Open", eta=None),
+         r"^Open.complete left eta=None: it must fill in every field that is None; one that may stay None is declared "),
+        (broken("Alone", eta=None, complete=lambda self, facts: self),
+         r"^Alone.complete must return a pair \(method, note or None\), got an Alone\.$"),
+        (broken("Noted", eta=None, complete=lambda self, facts: (None, "done")),
+         r"^Noted.complete must return a method first, got None\.$"),
+        (broken("Absent", works_with_some=True), r"^Absent works with some clients \(works_with_some\), so it needs absent\.$"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Algorithm) else "",
 )  # fmt: skip
@@ -177,6 +213,17 @@ def test_a_missing_method_gets_a_sentence():
         ContractError, match=r"^Half has no client, complete, evaluations, init, .*: see the contract in"
     ):
         tree.record(Half)()
+
+
+FUNCTIONS = sorted(Algorithm.__abstractmethods__ & vars(Descent).keys())
+
+
+def test_a_class_of_its_own_kind_gets_a_sentence():
+    plain: Any = type("Plain", (), {"name": "plain", **{each: vars(Descent)[each] for each in FUNCTIONS}})()
+    with pytest.raises(
+        ContractError, match=r"^Plain is not an Algorithm: derive it from twofold\.algorithms\.Algorithm\.$"
+    ):
+        tw.solve(problem(), plain, rounds=3)
 
 
 def test_client_is_traced_once():

@@ -525,10 +525,10 @@ def test_state_dropout_and_optimiser_survive_a_checkpoint(engine: str, tmp_path:
     objective = tw.objectives.weight_sharing(tw.losses.net((noisy_begin, noisy)), split="hidden")
     whole = tw.Problem(objective, problem("traditional").clients)
     method = LSGD(optimizer=optax.adam(0.05), keep=True, batch=BATCH, epochs=1)
-    options: dict[str, Any] = {"seed": SEED, "engine": engine, "checkpoint_every": 1}
+    options: dict[str, Any] = {"seed": SEED, "engine": engine}
     once = tw.solve(whole, method, rounds=4, **options)
-    tw.solve(whole, method, rounds=2, checkpoint=tmp_path, **options)
-    again = tw.solve(whole, method, rounds=4, checkpoint=tmp_path, **options)
+    tw.solve(whole, method, rounds=2, checkpoint=tmp_path, checkpoint_every=1, **options)
+    again = tw.solve(whole, method, rounds=4, checkpoint=tmp_path, checkpoint_every=1, **options)
     jax.tree.map(assert_array_equal, (again.w, again.beta), (once.w, once.beta))
     assert_array_equal(again.history["loss"], once.history["loss"])
     fresh = tw.solve(whole, method, rounds=2, **options)

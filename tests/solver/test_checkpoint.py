@@ -78,7 +78,7 @@ def killer(monkeypatch: pytest.MonkeyPatch) -> Any:
 )
 def test_a_killed_run_goes_on(method: Any, options: dict[str, Any], tmp_path: Path, killer: Any, monkeypatch: Any):
     options = {"rounds": 23, "record": ["loss", "gradient_norm"], "checkpoint_every": 5, **options}
-    expected = tw.solve(problem(), method, **options)
+    expected = tw.solve(problem(), method, **{k: v for k, v in options.items() if k != "checkpoint_every"})
     for times in (1, 2):  # it dies after its first checkpoint, and after the second one of those that follow
         with monkeypatch.context():
             killer(times)
@@ -99,6 +99,42 @@ def test_a_larger_budget_goes_on_from_the_end(tmp_path: Path):
     expected = tw.solve(problem(), "acd", rounds=20, every=4)
     tw.solve(problem(), "acd", rounds=10, every=4, checkpoint=tmp_path)
     assert_same(tw.solve(problem(), "acd", rounds=20, every=4, checkpoint=tmp_path), expected)
+
+
+@pytest.mark.parametrize("method", ["acd", "asvrcd"])
+def test_a_smaller_budget_ends_at_once(method: str, tmp_path: Path, killer: Any, monkeypatch: pytest.MonkeyPatch):
+    """At the budget it is the run that asked for so much; past it, what there is, and the message says so."""
+    options = {"seed": 3, "checkpoint": tmp_path, "checkpoint_every": 10}
+    with monkeypatch.context():
+        killer(2)
+        with pytest.raises(Killed):
+            tw.solve(problem(), method, rounds=70, **options)
+    monkeypatch.undo()
+    assert_same(tw.solve(problem(), method, rounds=20, **options), tw.solve(problem(), method, rounds=20, seed=3))
+    stopped = tw.solve(problem(), method, rounds=15, **options)
+    assert (stopped.ledger.rounds, stopped.status) == (20, "budget")
+    assert stopped.message.endswith("where its checkpoint was: past rounds=15")
+    whole = tw.solve(problem(), method, rounds=70, **options)
+    assert_same(whole, tw.solve(problem(), method, rounds=70, seed=3))
+    ended = tw.solve(problem(), method, rounds=30, **options)
+    assert ended.ledger.as_dict() == whole.ledger.as_dict()
+    assert_array_equal(ended.w, whole.w)
+    assert_same(tw.solve(problem(), method, rounds=75, **options), tw.solve(problem(), method, rounds=75, seed=3))
+
+
+def test_a_checkpoint_past_the_budget_without_a_record_there_is_refused(
+    tmp_path: Path, killer: Any, monkeypatch: pytest.MonkeyPatch
+):
+    options = {"every": 8, "checkpoint": tmp_path, "checkpoint_every": 10}
+    with monkeypatch.context():
+        killer(1)
+        with pytest.raises(Killed):
+            tw.solve(problem(), "acd", rounds=70, **options)
+    monkeypatch.undo()
+    with pytest.raises(
+        CheckpointError, match="is at 10 rounds and .* which is all that rounds=9 allows, .* is of round 8"
+    ):
+        tw.solve(problem(), "acd", rounds=9, **options)
 
 
 def test_both_stages_have_checkpoints(tmp_path: Path):
@@ -222,8 +258,31 @@ def test_bad_folders_and_numbers(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="is a file: name a folder"):
         tw.solve(problem(), "acd", rounds=3, checkpoint=tmp_path / "file")
-    with pytest.raises(ValueError, match="checkpoint_every is a number of rounds ≥ 1, got 0"):
-        tw.solve(problem(), "acd", rounds=3, checkpoint=tmp_path, checkpoint_every=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"checkpoint": ""}, r"^checkpoint is the name of a folder, got checkpoint=''\.$"),
+        ({"checkpoint": 3}, r"^checkpoint is the name of a folder, got checkpoint=3\.$"),
+        ({"checkpoint": "a", "checkpoint_every": 0}, r"is a whole number of rounds ≥ 1, got checkpoint_every=0\.$"),
+        (
+            {"checkpoint": "a", "checkpoint_every": 2.5},
+            r"is a whole number of rounds ≥ 1, got checkpoint_every=2\.5\.$",
+        ),
+        (
+            {"checkpoint_every": 5},
+            r'^checkpoint_every=5 needs a folder to write into: give checkpoint="folder", too\.$',
+        ),
+    ],
+)
+def test_settings_that_cannot_be_meant(
+    options: dict[str, Any], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=sentence):
+        tw.solve(problem(), "acd", rounds=3, **options)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_fingerprint_is_the_same_in_every_process():

@@ -120,6 +120,11 @@ def test_everyone_is_everyone():
         ((0.5, 1.5, 1, 1, 1), r"The probability of taking part of client 1 must be in \(0, 1\], got 1.5"),
         ((0.5, 0.5), "participation has 2 probabilities, but there are 5 clients: give one for each"),
         (True, "participation is a number of clients, a probability or one per client, got True"),
+        ("half", "participation is a number of clients, a probability or one per client, got 'half'"),
+        (
+            (0.5, None, 0.5, 0.5, 0.5),
+            r"participation is a number .* or one per client, got \(0.5, None, 0.5, 0.5, 0.5\)",
+        ),
         (lambda k: [7], r"participation's function gave \[7\] for round 0: give the numbers \(0 to 4\) of the clients"),
         (tw.Participation(2, weights="other"), "Participation's weights are 'unbiased' or 'normalised', got 'other'"),
     ],
@@ -129,10 +134,19 @@ def test_bad_participation_gets_a_sentence(who: Any, sentence: str):
         tw.solve(problem(), LSGD(eta=0.1), rounds=2, participation=who)
 
 
-@pytest.mark.parametrize("name", ["acd", "scd", "ascd", "svrcd", "asvrcd", "hybrid", "scaffnew", "scafflix"])
+@pytest.mark.parametrize("name", ["acd", "scd", "ascd", "svrcd", "asvrcd", "hybrid", "profile", "scaffnew", "scafflix"])
 def test_methods_that_need_everyone_say_so(name: str):
-    with pytest.raises(ValueError, match=f"^{name} needs every client in every round: .* Use saga, lsgd or pfedme"):
+    some = "lsgd, fedprox, saga, fedrep, ditto or scaffold"
+    with pytest.raises(
+        ValueError, match=f"^{name} needs every client in every round: .* Use {some} with participation="
+    ):
         tw.solve(problem(), name, rounds=2, participation=2)
+
+
+def test_only_methods_that_solve_the_objective_are_named():
+    whole = tw.Problem(tw.objectives.mixture(tw.losses.squared(l2=0.1), lam=0.5), problem().clients)
+    with pytest.raises(ValueError, match=r"Use lsgd, pfedme, fedprox, saga, fedrep"):
+        tw.solve(whole, "acd", rounds=2, participation=2)
 
 
 def test_nothing_shared_means_nothing_to_take_part_in():

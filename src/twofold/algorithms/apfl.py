@@ -8,9 +8,10 @@ import jax.numpy as jnp
 
 from twofold import tree
 from twofold.algorithms.base import GradientOracle
+from twofold.algorithms.descent import local_steps, rule
 from twofold.algorithms.local import Plan
 from twofold.algorithms.oracle import Sampled
-from twofold.algorithms.training import Message, Personal, Training, local_steps, rule
+from twofold.algorithms.training import Message, Personal, Training
 from twofold.randomness import Key
 from twofold.tree import Pytree, blend, record
 

@@ -1,23 +1,21 @@
-"""The contract of an algorithm: pure functions around one message, checked before a run begins."""
+"""The contract of an algorithm: pure functions around one message. `contract` checks it before a run begins."""
 
 from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
-from twofold import tree
+from twofold.algorithms.contract import Footprint, check, trace, turn_of
 from twofold.algorithms.fields import settle
 from twofold.algorithms.oracle import GradientOracle
-from twofold.control import is_traced, traced_once
-from twofold.errors import ContractError, InputError
+from twofold.errors import ContractError
 from twofold.randomness import Key
 from twofold.theory.constants import Constants, LossConstants
 from twofold.theory.cost import Cost
@@ -35,6 +33,8 @@ __all__ = [
     "check",
     "fill",
     "size_of_batch",
+    "trace",
+    "turn_of",
 ]
 
 Plan = Any
@@ -113,7 +113,8 @@ class Algorithm(ABC):
     - `evaluations(plan, rows)` says how many single-row gradients a client with `rows` rows evaluates.
     - `model(shared)` and `personal(private)` are the w and β that the method would report now.
 
-    Before a run begins, `check` and `trace` test all this on shapes alone, and raise a `ContractError` with one sentence.
+    Before a run begins, `contract.check` and `contract.trace` test all this on shapes alone, and raise a `ContractError` with one
+    sentence.
 
     >>> import jax.numpy as jnp
     >>> from typing import NamedTuple
@@ -238,7 +239,7 @@ class Algorithm(ABC):
 
     def absent(self, plan: Plan, shared: Shared) -> Message:
         """The message assumed for an absent client (if `works_with_some`): what it would send if its state did not change."""
-        raise NotImplementedError
+        raise ContractError(f"{type(self).__name__} works with some clients (works_with_some), so it needs absent.")
 
     @abstractmethod
     def sends(self, plan: Plan) -> Message:
@@ -272,112 +273,3 @@ def fill(algorithm: A, values: Mapping[str, Any]) -> A:
 def size_of_batch(batch: int | None, rows: Any) -> Any:
     """The number of rows in one sampled gradient: the batch, or all rows if it is None."""
     return rows if batch is None else batch
-
-
-# --- the check --------------------------------------------------------------------------------------------------------
-
-
-class Footprint(NamedTuple):
-    """The shapes of an algorithm's states and message, found by tracing each of its functions once."""
-
-    shared: Shared
-    private: Private
-    message: Message
-
-    @property
-    def parts(self) -> tuple[int, ...]:
-        """The number of scalars in each part of the message."""
-        return tuple(tree.size(part) for part in self.message)
-
-
-def check(algorithm: Algorithm) -> None:
-    """Refuse an algorithm that is not a `tree.record`, has no name, or has impossible hyper-parameters."""
-    kind = type(algorithm).__name__
-    if not tree.is_record(algorithm):
-        raise ContractError(f"{kind} is not a frozen record: write @tree.record above the class.")
-    if not isinstance(getattr(algorithm, "name", None), str):
-        raise ContractError(f'{kind} has no name: write name = "..." in the class.')
-    for name, value in vars(algorithm).items():
-        chosen = name == "batch" and isinstance(value, str) and value == getattr(type(algorithm), name, None)
-        if value is not None and not callable(value) and not is_traced(value) and not chosen:
-            _check_field(kind, name, value)
-
-
-def _check_field(kind: str, name: str, value: object) -> None:
-    """Refuse an impossible step size, probability or batch."""
-    numbers = np.asarray(value)
-    real = numbers.dtype.kind in "iuf" and bool(np.all(np.isfinite(numbers) & (numbers >= 0)))
-    if name in ("eta", "inner_eta") and not real:
-        raise InputError(f"{kind} needs a step size that is a finite number ≥ 0, got {name}={value!r}.")
-    if name in ("p_w", "rho", "rho_w", "rho_beta") and not (real and bool(np.all(numbers <= 1))):
-        raise InputError(f"{kind}: {name} is a probability, a number from 0 to 1, got {name}={value!r}.")
-    if name == "batch" and not (isinstance(value, int | np.integer) and value >= 1):
-        raise InputError(
-            f"{kind} needs a batch that is a whole number ≥ 1, or None for all rows, got {name}={value!r}."
-        )
-
-
-@traced_once
-def turn_of(
-    algorithm: Algorithm, plan: Plan, shared: Shared, private: Private, oracle: GradientOracle, key: Key
-) -> tuple[Private, Message]:
-    """Take one client through an iteration, see `Algorithm.client`: the check below and the engines share the trace."""
-    return algorithm.client(plan, shared, private, oracle, key)
-
-
-def trace(
-    algorithm: Algorithm, oracle: GradientOracle, stream: jax.Array, key: Key, w: Pytree, beta: Pytree
-) -> Footprint:
-    """Take an algorithm through one iteration on shapes alone (inside `jax.eval_shape`), and check the results."""
-    shared, private = algorithm.init(w), algorithm.init_private(w, beta, oracle)
-    plan = algorithm.plan(stream, jnp.int32(0))
-    moved, message = turn_of(algorithm, plan, shared, private, oracle, key)
-    _same(algorithm, "client", "the new private state", moved, "init_private's", private)
-    _check_message(algorithm, message, algorithm.sends(plan))
-    after = algorithm.server(plan, shared, message)
-    _same(algorithm, "server", "the new shared state", after, "init's", shared)
-    received = algorithm.receive(plan, after, moved, oracle)
-    _same(algorithm, "receive", "the new private state", received, "init_private's", private)
-    return Footprint(shared, private, message)
-
-
-def _check_message(algorithm: Algorithm, message: Message, sends: Message) -> None:
-    kind = type(algorithm).__name__
-    sent, flags = cast(tuple[object, ...], message), cast(tuple[ArrayLike, ...], sends)
-    if not isinstance(message, tuple) or type(sent) is not type(flags) or len(sent) != len(flags):
-        raise ContractError(
-            f"{kind}: a message is a (named) tuple of parts, and sends returns one bool for each part; client returned "
-            f"{_kind(sent)} and sends {_kind(flags)}."
-        )
-    for flag in flags:
-        if jnp.shape(flag) != () or not jnp.issubdtype(jnp.result_type(flag), jnp.bool_):
-            raise ContractError(
-                f"{kind}.sends must return one bool for each part, got {jnp.result_type(flag)} of shape {jnp.shape(flag)}."
-            )
-    for leaf in jax.tree.leaves(message):
-        if jnp.result_type(leaf) != jnp.result_type(float):
-            raise ContractError(
-                f"{kind}.client sends numbers of type {leaf.dtype}; a message must consist of {jnp.result_type(float)}."
-            )
-
-
-def _same(algorithm: Algorithm, function: str, what: str, found: Pytree, whose: str, expected: Pytree) -> None:
-    def arrays(x: Pytree) -> list[tuple[tuple[int, ...], str]]:
-        """The shape and type of every leaf."""
-        leaves: list[ArrayLike] = jax.tree.leaves(x)
-        return [(jnp.shape(leaf), str(jnp.result_type(leaf))) for leaf in leaves]
-
-    structures = [str(jax.tree.structure(x)) for x in (found, expected)]  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
-    if structures[0] != structures[1]:
-        different = f"the structure {structures[0]}, not {structures[1]}"
-    elif arrays(found) != arrays(expected):
-        here, there = next((a, b) for a, b in zip(arrays(found), arrays(expected), strict=True) if a != b)
-        different = f"an array of shape and type {here}, not {there}"
-    else:
-        return
-    raise ContractError(f"{type(algorithm).__name__}.{function}: {what} must be like {whose}, but has {different}.")
-
-
-def _kind(value: object) -> str:
-    name = type(value).__name__
-    return f"a {name} of {len(cast(tuple[object, ...], value))}" if isinstance(value, tuple) else f"a {name}"

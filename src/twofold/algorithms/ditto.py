@@ -6,18 +6,10 @@ from jax.typing import ArrayLike
 
 from twofold import randomness
 from twofold.algorithms.base import Evaluations, GradientOracle
+from twofold.algorithms.descent import local_steps, pulled, rows_of, rule
 from twofold.algorithms.local import Plan
 from twofold.algorithms.oracle import Sampled
-from twofold.algorithms.training import (
-    Message,
-    Personal,
-    Training,
-    local_steps,
-    pulled,
-    refuse_other_models,
-    rows_of,
-    rule,
-)  # fmt: skip
+from twofold.algorithms.training import Message, Personal, Training, refuse_other_models
 from twofold.randomness import Key
 from twofold.tree import Pytree, record, static
 

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 from twofold import tree
 from twofold.algorithms.base import Facts, GradientOracle, fill
+from twofold.algorithms.descent import local_steps, pulled, trained
 from twofold.algorithms.fields import known
 from twofold.algorithms.local import Plan
 from twofold.algorithms.oracle import Sampled
-from twofold.algorithms.training import Message, Personal, Training, local_steps, pulled, refuse_both, trained
+from twofold.algorithms.training import Message, Personal, Training, refuse_both
 from twofold.errors import InputError
 from twofold.randomness import Key
 from twofold.theory import stepsizes_newer

@@ -8,9 +8,10 @@ from jax.typing import ArrayLike
 
 from twofold import randomness
 from twofold.algorithms.base import Evaluations, GradientOracle
+from twofold.algorithms.descent import local_steps, rows_of, rule
 from twofold.algorithms.local import Plan
 from twofold.algorithms.oracle import Sampled
-from twofold.algorithms.training import Message, Personal, Training, local_steps, rows_of, rule
+from twofold.algorithms.training import Message, Personal, Training
 from twofold.randomness import Key
 from twofold.tree import Pytree, record, static
 

@@ -12,10 +12,11 @@ import jax.numpy as jnp
 from twofold import tree
 from twofold.algorithms import rated
 from twofold.algorithms.base import Facts, GradientOracle, fill
+from twofold.algorithms.descent import rule, trained
 from twofold.algorithms.fields import Schedule, known
 from twofold.algorithms.local import Average, Plan, batches
 from twofold.algorithms.oracle import Drawn
-from twofold.algorithms.training import Training, refuse_both, rule, trained
+from twofold.algorithms.training import Training, refuse_both
 from twofold.control import repeat
 from twofold.errors import InputError
 from twofold.randomness import Key

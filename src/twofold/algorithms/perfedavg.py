@@ -11,9 +11,10 @@ from jax.typing import ArrayLike
 
 from twofold import tree
 from twofold.algorithms.base import Evaluations, GradientOracle
+from twofold.algorithms.descent import rows_of, trained
 from twofold.algorithms.local import Plan
 from twofold.algorithms.oracle import Sampled
-from twofold.algorithms.training import Message, Personal, Training, rows_of, trained
+from twofold.algorithms.training import Message, Personal, Training
 from twofold.errors import InputError
 from twofold.randomness import Key
 from twofold.tree import Pytree, record, static

@@ -11,10 +11,10 @@ from jax.typing import ArrayLike
 
 from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
+from twofold.algorithms.descent import local_steps, rows_of
 from twofold.algorithms.fields import known
 from twofold.algorithms.local import Plan
 from twofold.algorithms.oracle import Sampled
-from twofold.algorithms.training import local_steps, rows_of
 from twofold.control import repeat
 from twofold.errors import InputError
 from twofold.randomness import Key

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from twofold import tree
 from twofold.algorithms.base import GradientOracle
+from twofold.algorithms.descent import rule, steps_of, trained
 from twofold.algorithms.local import Plan
 from twofold.algorithms.oracle import Sampled
-from twofold.algorithms.training import Training, rule, steps_of, trained
+from twofold.algorithms.training import Training
 from twofold.errors import InputError
 from twofold.randomness import Key
 from twofold.tree import Pytree, record

@@ -132,10 +132,11 @@ class Config:
 
     def solve(self, built: Built, progress: bool | None = None) -> Results:
         """Solve the problem for all seeds at once; if there are checkpoints of the same run, continue from the last one."""
+        every = None if self.checkpoints is None else self.run.checkpoint_every
         return solve(
             built.problem, built.algorithm, seeds=self.seeds, record=tuple(self.record.metrics), every=self.record.every,
             engine=self.run.engine, chunk=self.run.chunk, state=self.run.state, participation=self.run.participation,
-            checkpoint=self.checkpoints, checkpoint_every=self.run.checkpoint_every, progress=progress, **self.budget,
+            checkpoint=self.checkpoints, checkpoint_every=every, progress=progress, **self.budget,
         )  # fmt: skip
 
 

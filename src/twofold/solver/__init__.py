@@ -121,7 +121,8 @@ def solve(
     see `Participation`. Those who are absent keep their β and cost nothing; the ledger counts what they download on return.
 
     **Checkpoints.** With `checkpoint="folder"` the state is written there every `checkpoint_every` rounds (default: every minute), and
-    the same call with the same folder goes on from there, to the same result.
+    the same call with the same folder goes on from there, to the same result; a larger budget continues it. A smaller one, of which
+    the checkpoint is already at the end or past it, ends at once with what the checkpoint has recorded last: its ledger says how far.
 
     >>> import numpy as np, twofold as tw
     >>> rng = np.random.default_rng(0)

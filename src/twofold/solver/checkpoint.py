@@ -13,6 +13,7 @@ import dataclasses
 import hashlib
 import inspect
 import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -28,7 +29,7 @@ import numpy as np
 from twofold.clients import Clients
 from twofold.engines.base import Engine, Point
 from twofold.engines.schedule import Course
-from twofold.errors import CheckpointError, InputError
+from twofold.errors import CheckpointError
 from twofold.metrics import named
 from twofold.storage import replace_file
 from twofold.tree import Pytree
@@ -58,14 +59,14 @@ class Checkpoints:
     """The checkpoints of one run, in one folder."""
 
     def __init__(self, folder: str | Path, identity: Mapping[str, str]) -> None:
-        self._folder, self._identity = Path(folder), dict(identity)
-        if self._folder.exists() and not self._folder.is_dir():
+        self.folder, self._identity = Path(folder), dict(identity)
+        if self.folder.exists() and not self.folder.is_dir():
             raise CheckpointError(f"checkpoint={str(folder)!r} is a file: name a folder.")
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
 
     def _files(self) -> list[Path]:
         """The checkpoints there are, the newest last."""
-        return sorted(self._folder.glob("checkpoint-*.safetensors"))
+        return sorted(self.folder.glob("checkpoint-*.safetensors"))
 
     def write(self, k: int, saved: Saved) -> None:
         """Write the state after k iterations, and forget all but the last two."""
@@ -75,7 +76,7 @@ class Checkpoints:
         tensors = {f"{i:06d}": np.ascontiguousarray(leaf).reshape(np.shape(leaf)) for i, leaf in enumerate(leaves)}
         header = {"format": FORMAT, "identity": self._identity, "plain": saved.plain}
         content = save(tensors, metadata={"twofold": json.dumps(header)})
-        replace_file(self._folder / f"checkpoint-{k:012d}.safetensors", content)
+        replace_file(self.folder / f"checkpoint-{k:012d}.safetensors", content)
         for old in self._files()[:-KEPT]:
             old.unlink(missing_ok=True)
 
@@ -94,7 +95,7 @@ class Checkpoints:
             return Saved(jax.tree.unflatten(jax.tree.structure(like()), leaves), header["plain"])
         if self._files():
             raise CheckpointError(
-                f"No checkpoint in {self._folder} can be read: delete the folder, or name another one."
+                f"No checkpoint in {self.folder} can be read: delete the folder, or name another one."
             )
         return None
 
@@ -116,8 +117,6 @@ class Keeper:
     """Writes a run's checkpoints when they are due, and puts the run back to where the newest one was taken."""
 
     def __init__(self, run: Run, folder: str | Path, every: int | None) -> None:
-        if every is not None and every < 1:
-            raise InputError(f"checkpoint_every is a number of rounds ≥ 1, got {every}.")
         self._run, self._folder, self._every = run, Checkpoints(folder, _identity(run)), every
         self._due = every or 0
         self._last = time.perf_counter()
@@ -172,18 +171,42 @@ class Keeper:
             return 0
         state, recorded = saved.arrays
         engine.restore(state)
-        longer = saved.plain["budget"] != dataclasses.asdict(self._run.budget)
+        budget, seconds = self._run.budget, saved.plain["seconds"]
+        longer = saved.plain["budget"] != dataclasses.asdict(budget) and seconds < (budget.seconds or math.inf)
         for track, (columns, last, best), plain in zip(tracks, recorded, saved.plain["tracks"], strict=True):
             track.columns = dict(zip(track.columns, columns, strict=True))
             track.last, track.best = self._split(last), self._split(best)
             track.k, track.spent, track.message = plain["k"], Course(*plain["spent"]), plain["message"]
             track.status = plain["status"]
-            if track.status == "budget" and longer:
+            if track.status in (None, "budget") and self._is_spent(track.k, track.rounds):
+                self._end_at_record(track)
+            elif track.status == "budget" and longer:
                 self._reopen(track)
-        self._run.clock.go_back(saved.plain["seconds"])
+        self._run.clock.go_back(seconds)
         if self._every is not None:
             self._due = (self._run.done(tracks) // self._every + 1) * self._every
         return int(saved.plain["k"])
+
+    def _is_spent(self, k: int, rounds: int) -> bool:
+        """Whether the budget ends a run after so many iterations and rounds."""
+        return bool(self._run.budget.is_over(np.array([k]), np.array([rounds]), self._run.by_rounds)[0])
+
+    def _end_at_record(self, track: Track) -> None:
+        """End at once with the newest record, after which there may have been iterations without a round."""
+        k, budget = int(track.columns["iteration"][-1]), self._run.budget
+        spent = track.spent if k == track.k else self._run.schedule.ahead(k, 0).at((track.row, 0))
+        rounds = int(spent.rounds)
+        asked = {"rounds": budget.most_rounds, "iterations": budget.iterations}
+        told = " and ".join(f"{name}={most}" for name, most in asked.items() if most is not None)
+        if not self._is_spent(k, rounds):
+            raise CheckpointError(
+                f"{self._folder.folder} is at {track.rounds:,} rounds and {track.k:,} iterations, which is all that {told} allows, "
+                f"but its newest record is of round {rounds:,}: ask for more, or name another folder."
+            )
+        track.k, track.spent, track.status = k, spent, "budget"
+        track.message = f"stopped after {rounds:,} rounds and {k:,} iterations"
+        if self._is_spent(k - 1, rounds - 1):
+            track.message += f", where its checkpoint was: past {told}"
 
     def _reopen(self, track: Track) -> None:
         """Let a run that was over continue with a larger budget, without the record that marked its end."""

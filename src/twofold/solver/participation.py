@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twofold import randomness
-from twofold.algorithms.base import Algorithm
+from twofold.algorithms import REGISTRY, TRAINING, Algorithm
 from twofold.curvature.clients import of_each
 from twofold.engines.base import length
 from twofold.errors import InputError
@@ -92,9 +92,12 @@ def _refuse(algorithm: Algorithm, problem: Problem, chosen: Participation) -> No
     if chosen.weights not in ("unbiased", "normalised"):
         raise InputError(f"Participation's weights are 'unbiased' or 'normalised', got {chosen.weights!r}.")
     if not algorithm.works_with_some:
+        every = {**REGISTRY, **TRAINING}.items()
+        fit = [name for name, kind in every if kind.works_with_some and kind.needs in (None, problem.objective.name)]
         raise InputError(
             f"{algorithm.name} needs every client in every round: with some absent its control variates or momentum would be "
-            "wrong, and it would stop short of the optimum. Use saga, lsgd or pfedme with participation=, or leave it out."
+            f"wrong, and it would stop short of the optimum. Use {', '.join(fit[:-1])} or {fit[-1]} with participation=, or leave "
+            "it out."
         )
     if algorithm.needs_unbiased and (callable(chosen.who) or chosen.weights == "normalised"):
         raise InputError(
@@ -147,13 +150,14 @@ def _important(uniform: NDArray[np.float64], problem: Problem) -> NDArray[np.flo
 
 def _probabilities(who: Who, clients: int) -> NDArray[np.float64]:
     """q_m of every client."""
-    if isinstance(who, (bool, np.bool_)):
+    numbers = np.asarray(who)
+    if numbers.dtype.kind not in "iuf" or numbers.ndim > 1:
         raise InputError(f"participation is a number of clients, a probability or one per client, got {who!r}.")
     if isinstance(who, (int, np.integer)):
         if not 1 <= who <= clients:
             raise InputError(f"participation={who} clients, but there are {clients}: choose from 1 to {clients}.")
         return np.full(clients, who / clients)
-    found = np.asarray(who, float)
+    found = numbers.astype(float)
     if found.ndim and found.shape != (clients,):
         raise InputError(
             f"participation has {found.size} probabilities, but there are {clients} clients: give one for each."

@@ -121,10 +121,16 @@ class Run:
         p_w = getattr(self.algorithm, "p_w", None)
         because = "" if p_w is None else f" (w is drawn with p_w = {float(p_w):.3g})"
         how_many = f"about {expected:,.0f}" if math.isfinite(expected) else f"far more than {LOOK:,}"
+        kind = type(self.algorithm).__name__
+        remedy = (
+            f"Let {kind}.sends be true more often, or say how many iterations= you want."
+            if p_w is None
+            else f"The two blocks have very different curvature: scale the features, choose a larger λ, or set p_w yourself, as in "
+            f"{kind}(p_w=0.5). Or say how many iterations= you want."
+        )
         text = (
             f"A round of communication hardly ever comes with {self.algorithm.name} here{because}: {self.budget.rounds or 1:,} of "
-            f"them would take {how_many} iterations. The two blocks have very different curvature: scale the features, choose a "
-            f"larger λ, or set p_w yourself, as in {type(self.algorithm).__name__}(p_w=0.5). Or say how many iterations= you want."
+            f"them would take {how_many} iterations. {remedy}"
         )
         if expected > MOST_ITERATIONS:
             raise InputError(text)

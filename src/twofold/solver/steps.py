@@ -12,8 +12,9 @@ import numpy as np
 from twofold import tree
 from twofold.algorithms import REGISTRY, TRAINING, Algorithm
 from twofold.algorithms.base import Facts
+from twofold.algorithms.contract import check_completed
 from twofold.curvature.clients import of_each
-from twofold.errors import InputError, KindError
+from twofold.errors import ContractError, InputError, KindError
 from twofold.losses import Linear
 from twofold.problem import Problem
 from twofold.solver.names import unknown_algorithm
@@ -28,6 +29,9 @@ __all__ = ["complete", "facts_of", "make", "refuse_overflow", "warn_of_scales"]
 SCALES = 300.0
 """How much larger one feature may be than another before somebody should be told."""
 
+NEVER_ZERO = ("L_w", "L_beta", "eta", "gamma")
+"""Fields that a method divides by, or that move nothing where they are zero. A coin or a momentum may be."""
+
 
 def make(algorithm: str | Algorithm) -> Algorithm:
     """An algorithm from its name, or itself.
@@ -39,6 +43,9 @@ def make(algorithm: str | Algorithm) -> Algorithm:
         return algorithm
     if isinstance(algorithm, type):
         raise KindError(f"Give an algorithm, not its class: {algorithm.__name__}().")
+    if hasattr(algorithm, "client"):
+        kind = type(algorithm).__name__
+        raise ContractError(f"{kind} is not an Algorithm: derive it from twofold.algorithms.Algorithm.")
     known = {**REGISTRY, **TRAINING}
     if algorithm not in known:
         raise unknown_algorithm(algorithm)
@@ -87,25 +94,26 @@ def complete(
     algorithm = algorithm.among(None if participation is None else probabilities(participation, problem))
     if algorithm.is_complete():
         return algorithm, None
-    return algorithm.complete(facts_of(problem, constants, participation, cost))
+    return check_completed(algorithm, algorithm.complete(facts_of(problem, constants, participation, cost)))
 
 
 def refuse_overflow(problem: Problem, given: Algorithm, completed: Algorithm) -> None:
-    """Say what is wrong where a number that theory filled in is infinite in this precision: the problem, not a field."""
+    """Say what is wrong where a number that theory filled in is infinite or zero in this precision: the problem, not a field."""
     dtype = np.dtype(jnp.result_type(float))
+    tiny, most = float(np.finfo(dtype).tiny), float(np.finfo(dtype).max)  # XLA takes smaller ones than `tiny` for 0
     for field in dataclasses.fields(completed):  # type: ignore[arg-type]
         value: object = getattr(completed, field.name)
         # ASVRCD with two reference points is completed to a class that has fields of its own.
         if getattr(given, field.name, None) is not None or not isinstance(value, (float, np.floating)):
             continue
-        if abs(cast(float, value)) <= float(np.finfo(dtype).max):  # and no NaN
+        least = tiny if field.name in NEVER_ZERO and value != 0 else 0.0
+        if least <= abs(cast(float, value)) <= most:  # and no NaN
             continue
         lam = problem.objective.mixture_strength()
-        because = "" if lam is None else f" because λ = {lam:.3g} hardly ties the clients to each other"
+        tied = lam is None or lam > np.finfo(dtype).eps
+        because = "" if tied else f" because λ = {lam:.3g} hardly ties the clients to each other"
         remedy = (
-            "scale the features or the penalties"
-            if lam is None
-            else "choose a larger λ, or objectives.local(loss) for none"
+            "scale the features or the penalties" if tied else "choose a larger λ, or objectives.local(loss) for none"
         )
         raise InputError(
             f"Theory's {field.name} for {completed.name} is {value:.3g} here{because}, and {dtype} cannot hold that: {remedy}; or set "
