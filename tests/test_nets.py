@@ -331,10 +331,29 @@ def mean(params: Any, x: Any, y: Any) -> Any:
 
 @pytest.mark.parametrize("fn", [batch_norm, total])
 def test_a_custom_loss_must_be_a_mean_of_rows(fn: Any):
-    sentence = f"on 4 rows of client 'Ada' {fn.__name__} gives .*single rows is .*tw.losses.net"
+    sentence = f"on 4 rows of clients 'Ada', 'Bo' {fn.__name__} gives .*single rows is .*tw.losses.net"
     with pytest.raises(tw.TwofoldError, match=sentence):
         tw.Problem(tw.objectives.local(tw.losses.custom(fn, init=np.zeros(INPUTS))), data(["Ada", "Bo"]))
     tw.Problem(tw.objectives.local(tw.losses.custom(mean, init=np.zeros(INPUTS))), data(["Ada", "Bo"]))
+
+
+@pytest.mark.parametrize("counts", [(1, 9), (1, 1, 1), (9, 1)])
+def test_what_looks_at_other_rows_is_found_whoever_comes_first(counts: tuple[int, ...]):
+    rng = np.random.default_rng(0)
+    rows = [(rng.normal(size=(n, INPUTS)), rng.integers(0, CLASSES, n)) for n in counts]
+    rows = [(np.ones((n, INPUTS)), y) if m == 0 else (x, y) for m, (n, (x, y)) in enumerate(zip(counts, rows, strict=True))]
+    clients = tw.Clients.from_list(rows)  # the first client's rows are all the same: on them a batch is as each row
+
+    def f(w: Any, beta: Any, batch: Any) -> Any:
+        return batch_norm(beta, batch.x, batch.y)
+
+    for objective in (
+        tw.objectives.local(tw.losses.custom(batch_norm, init=np.zeros(INPUTS))),
+        tw.objectives.custom(f, w0=(), beta0=np.zeros(INPUTS)),
+        tw.objectives.local(tw.losses.net((plain()[0], normed))),
+    ):
+        with pytest.raises(tw.TwofoldError, match=r"mean over single rows|other rows are in the batch"):
+            tw.Problem(objective, clients)
 
 
 def test_theory_methods_refuse_a_net_that_updates_numbers_by_itself():
