@@ -3,6 +3,8 @@
 `tw.methods.fedper(CNN(), head="Dense_1").fit(clients, rounds=100, test=test)` is all that one types. Each method says which
 objective it minimises in our form, or that it minimises none; `method.problem(clients)` and `method.algorithm` are the two halves,
 for `tw.solve`. The model is a module of flax.linen, flax.nnx or equinox, functions of your own, or any loss (`tw.losses`).
+
+The learning rate `lr` is 0.005 if it is not given. With an `optimizer` of optax, `lr` multiplies its updates and is 1 if not given.
 """
 
 # JAX does not type paths in a pytree.
@@ -42,6 +44,8 @@ NORMS = ("norm", "bn")
 """What the names of normalisation layers contain, in small letters."""
 OPTIMISED = ("momentum", "weight_decay", "nesterov", "clip")
 """Settings of other libraries that are an optimiser's here."""
+LR = 0.005
+"""The learning rate where the user gives neither one nor an optimizer; an optimizer has a rate of its own."""
 
 
 @dataclass(frozen=True)
@@ -159,24 +163,27 @@ def _one_model(loss: Loss, clients: Clients, state: str) -> Objective:
 
 
 def _made(kind: type[Algorithm], **settings: Any) -> Algorithm:
-    """The algorithm with these settings; refuses names that it does not have."""
+    """The algorithm with these settings, and `LR` where they do not say how far a step goes; refuses names that it does not have."""
     fields = [field.name for field in dataclasses.fields(cast(Any, kind))]
     for name in sorted(settings.keys() - fields):
         about = f"it takes {', '.join(fields)}"
         if name in OPTIMISED:
-            about = "give optimizer=, as in optimizer=optax.sgd(1.0, momentum=0.9)"
+            about = "give optimizer=, as in optimizer=optax.sgd(0.005, momentum=0.9)"
         raise InputError(f"{kind.__name__} has no setting {name!r}: {about}.")
+    if "lr" in settings and settings["lr"] is None and settings.get("optimizer") is None:
+        settings["lr"] = LR
     return kind(**settings)
 
 
 def fedavg(
-    model: Any, *, lr: Rate = 0.005, batch: int | None = 10, epochs: int = 1, link: Any = "softmax", state: str = "private",
+    model: Any, *, lr: Rate | None = None, batch: int | None = 10, epochs: int = 1, link: Any = "softmax", state: str = "private",
     optimizer: Optimizer | None = None, **others: Any,
 ) -> Method:  # fmt: skip
     """FedAvg (McMahan et al. 2017): `epochs` local passes of SGD from the shared model, then the mean.
 
     It minimises F = mean f'_m(w), one model for all, up to the drift of its local steps. A net's `state` is private by default.
-    `optimizer` is any of optax for the local steps; `others` are fields of `tw.algorithms.LSGD` (drop_last, keep).
+    `optimizer` is any of optax for the local steps, with its own rate: `lr`, 0.005 without one, multiplies its updates and is 1 if not
+    given. `others` are fields of `tw.algorithms.LSGD` (drop_last, keep).
 
     >>> import twofold as tw
     >>> tw.methods.fedavg(tw.losses.softmax(10), lr=0.01).algorithm.lr
@@ -190,7 +197,7 @@ def fedavg(
 
 
 def finetuned(
-    model: Any, *, finetune_epochs: int = 5, finetune_lr: Rate | None = None, lr: Rate = 0.005, **others: Any
+    model: Any, *, finetune_epochs: int = 5, finetune_lr: Rate | None = None, lr: Rate | None = None, **others: Any
 ) -> Method:
     """FedAvg, after which everyone trains the shared model further on its own rows.
 
@@ -207,13 +214,14 @@ def finetuned(
 
 
 def _with_fine_tuning(method: Method, name: str, epochs: int, lr: Rate | None, minimises: str) -> Method:
-    before: Any = method.algorithm
-    after = algorithms.LSGD(lr=before.lr if lr is None else lr, batch=before.batch, epochs=epochs)
+    """The method, followed by `epochs` passes of everyone alone with the same steps, at `lr` if it is given."""
+    before: Any = method.algorithm  # LSGD: its batches, its optimizer and all else hold for fine-tuning too
+    after = dataclasses.replace(before, lr=before.lr if lr is None else lr, lr_beta=None, epochs=epochs)
     return dataclasses.replace(method, name=name, after=after, minimises=minimises)
 
 
 def fedprox(
-    model: Any, *, prox: float = 0.001, lr: Rate = 0.005, batch: int | None = 10, epochs: int = 1, link: Any = "softmax",
+    model: Any, *, prox: float = 0.001, lr: Rate | None = None, batch: int | None = 10, epochs: int = 1, link: Any = "softmax",
     state: str = "private", **others: Any,
 ) -> Method:  # fmt: skip
     """FedProx (Li et al. 2020): FedAvg with a pull of each client's steps to the shared model.
@@ -229,7 +237,7 @@ def fedprox(
 
 
 def scaffold(
-    model: Any, *, lr: Rate = 0.005, batch: int | None = 10, epochs: int = 1, link: Any = "softmax", state: str = "private",
+    model: Any, *, lr: Rate | None = None, batch: int | None = 10, epochs: int = 1, link: Any = "softmax", state: str = "private",
     **others: Any,
 ) -> Method:  # fmt: skip
     """Scaffold (Karimireddy et al. 2020): FedAvg with control variates, so that clients do not drift.
@@ -246,7 +254,7 @@ def scaffold(
 
 
 def local(
-    model: Any, *, lr: Rate = 0.005, batch: int | None = 10, epochs: int = 1, link: Any = "softmax", **others: Any
+    model: Any, *, lr: Rate | None = None, batch: int | None = 10, epochs: int = 1, link: Any = "softmax", **others: Any
 ) -> Method:
     """Everyone alone: what a client has without the others.
 
@@ -265,7 +273,7 @@ TOGETHER = "F = mean f'([w, β_m])"
 
 
 def fedper(
-    model: Any, head: Names, *, lr: Rate = 0.005, lr_beta: Rate | None = None, batch: int | None = 10, epochs: int = 1,
+    model: Any, head: Names, *, lr: Rate | None = None, lr_beta: Rate | None = None, batch: int | None = 10, epochs: int = 1,
     link: Any = "softmax", **others: Any,
 ) -> Method:  # fmt: skip
     """FedPer (Arivazhagan et al. 2019): the layers named `head` are everyone's own, all others are shared.
@@ -280,7 +288,7 @@ def fedper(
 
 
 def lg_fedavg(
-    model: Any, head: Names, *, lr: Rate = 0.005, lr_beta: Rate | None = None, batch: int | None = 10, epochs: int = 1,
+    model: Any, head: Names, *, lr: Rate | None = None, lr_beta: Rate | None = None, batch: int | None = 10, epochs: int = 1,
     link: Any = "softmax", **others: Any,
 ) -> Method:  # fmt: skip
     """LG-FedAvg (Liang et al. 2020): the layers named `head` are shared, all others are everyone's own.
@@ -295,7 +303,7 @@ def lg_fedavg(
 
 
 def fedrep(
-    model: Any, head: Names, *, lr: Rate = 0.005, lr_beta: Rate | None = None, batch: int | None = 10, epochs: int = 1,
+    model: Any, head: Names, *, lr: Rate | None = None, lr_beta: Rate | None = None, batch: int | None = 10, epochs: int = 1,
     head_epochs: int = 1, link: Any = "softmax", **others: Any,
 ) -> Method:  # fmt: skip
     """FedRep (Collins et al. 2021): as FedPer, but first the head is trained, then the body.
@@ -312,7 +320,7 @@ def fedrep(
 
 
 def fedbn(
-    model: Any, norms: Names | None = None, *, lr: Rate = 0.005, batch: int | None = 10, epochs: int = 1, link: Any = "softmax",
+    model: Any, norms: Names | None = None, *, lr: Rate | None = None, batch: int | None = 10, epochs: int = 1, link: Any = "softmax",
     **others: Any,
 ) -> Method:  # fmt: skip
     """FedBN (Li et al. 2021): normalisation layers and their statistics are everyone's own, all others are shared.
@@ -347,7 +355,7 @@ def _norms(loss: Loss, clients: Clients) -> list[str]:
 
 
 def fedbabu(
-    model: Any, head: Names, *, lr: Rate = 0.005, batch: int | None = 10, epochs: int = 1, finetune_epochs: int = 5,
+    model: Any, head: Names, *, lr: Rate | None = None, batch: int | None = 10, epochs: int = 1, finetune_epochs: int = 5,
     finetune_lr: Rate | None = None, link: Any = "softmax", **others: Any,
 ) -> Method:  # fmt: skip
     """FedBABU (Oh et al. 2022): the body is trained and shared with the head as it began; at the end everyone fine-tunes its net.
@@ -367,7 +375,7 @@ def fedbabu(
 
 
 def ditto(
-    model: Any, *, lam: float = 0.1, lr: Rate = 0.005, lr_beta: Rate | None = None, batch: int | None = 10, epochs: int = 1,
+    model: Any, *, lam: float = 0.1, lr: Rate | None = None, lr_beta: Rate | None = None, batch: int | None = 10, epochs: int = 1,
     own_epochs: int | None = None, link: Any = "softmax", **others: Any,
 ) -> Method:  # fmt: skip
     """Ditto (Li et al. 2021), interleaved as published: FedAvg, and beside it everyone's own model, drawn to the shared one.
@@ -385,7 +393,7 @@ def ditto(
 
 
 def apfl(
-    model: Any, *, alpha: float = 0.5, lr: Rate = 0.005, batch: int | None = 10, epochs: int = 1, link: Any = "softmax",
+    model: Any, *, alpha: float = 0.5, lr: Rate | None = None, batch: int | None = 10, epochs: int = 1, link: Any = "softmax",
     **others: Any,
 ) -> Method:  # fmt: skip
     """APFL (Deng et al. 2020): everyone predicts with a blend of the shared and an own model, and learns how much of each.
@@ -428,7 +436,7 @@ def pfedme(
 
 
 def per_fedavg(
-    model: Any, *, alpha: float = 0.01, lr: Rate = 0.005, batch: int | None = 10, epochs: int = 1, hessian: Any = "none",
+    model: Any, *, alpha: float = 0.01, lr: Rate | None = None, batch: int | None = 10, epochs: int = 1, hessian: Any = "none",
     link: Any = "softmax", **others: Any,
 ) -> Method:  # fmt: skip
     """Per-FedAvg (Fallah et al. 2020): a shared model from which one step of size α on its own rows gives everyone a good one.

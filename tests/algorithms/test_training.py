@@ -393,6 +393,8 @@ CASES = {
     "adam kept": optimised(optax.adam(0.05), adam, keep=True),
     "adam reset": optimised(optax.adam(0.05), adam, keep=False),
 }  # fmt: skip
+OWN_RATE = [name for name in NAMED if name not in ("scaffold", "pfedme")]
+"""The methods that take an optimizer, whose own rate must then decide."""
 EXPECTED: dict[str, Any] = {}
 
 
@@ -442,6 +444,20 @@ def test_every_method_is_its_paper(name: str, engine: str, built: list[messages.
     assert_as_by_hand(found, w, own)
     if engine == "messages" and getattr(method, "after", None) is None:  # the ledger of two runs is their sum
         counted(built[-1].runs[0], found.ledger)
+
+
+@pytest.mark.parametrize("name", OWN_RATE)
+def test_the_rate_of_an_optimizer_is_the_rate_of_the_steps(name: str):
+    """SGD at 0.4 in optax is SGD at 0.4: no other rate comes on top of it."""
+    settings = {"head": "out"} if name in ("fedper", "lg_fedavg", "fedrep", "fedbabu") else {}
+    settings |= {"norms": "out"} if name == "fedbn" else {}
+    plain, optimised = (
+        tw.methods.REGISTRY[name](LOSS, batch=BATCH, **settings, **rate).fit(problem("traditional").clients, 2, record=())
+        for rate in ({"lr": 0.4}, {"optimizer": optax.sgd(0.4)})
+    )
+    start = jax.tree.leaves((plain.problem.starts([0])[0]))
+    assert max(np.abs(a - b).max() for a, b in zip(jax.tree.leaves((plain.w, plain.beta)), start, strict=True)) > 1e-2
+    jax.tree.map(lambda a, b: assert_allclose(a, b, atol=1e-12), (plain.w, plain.beta), (optimised.w, optimised.beta))
 
 
 def test_no_method_of_the_list_is_without_a_loop_of_its_own():
