@@ -6,6 +6,7 @@ of the rows in each batch.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -458,6 +459,29 @@ def test_the_rate_of_an_optimizer_is_the_rate_of_the_steps(name: str):
     start = jax.tree.leaves((plain.problem.starts([0])[0]))
     assert max(np.abs(a - b).max() for a, b in zip(jax.tree.leaves((plain.w, plain.beta)), start, strict=True)) > 1e-2
     jax.tree.map(lambda a, b: assert_allclose(a, b, atol=1e-12), (plain.w, plain.beta), (optimised.w, optimised.beta))
+
+
+@pytest.mark.parametrize(
+    ("settings", "blamed"),
+    [
+        ({"lr": 1e9}, ": your lr = 1e\\+09 is too large, most likely: try a tenth of it"),
+        ({"lr": lambda k: 1e9 + k}, "your lr = 1e\\+09 in round 0 is too large"),
+        ({"optimizer": optax.sgd(1e9)}, ": the rate of your optimizer is too large"),
+        ({"lr": 2.0, "optimizer": optax.sgd(1e9)}, "the rate of your optimizer or your lr = 2 is too large"),
+    ],
+)
+def test_who_diverges_is_told_that_it_was_the_rate(settings: Any, blamed: str, monkeypatch: pytest.MonkeyPatch):
+    clients = problem("traditional").clients
+    monkeypatch.setattr(tw.Problem, "constants", lambda *_, **__: pytest.fail("constants of a net, for a message"))
+    found = tw.methods.fedavg(LOSS, batch=BATCH, **settings).fit(clients, 5)
+    assert found.status == "diverged" and re.search(blamed, found.message)
+
+
+def test_pfedme_of_a_net_that_diverges_names_its_rates(monkeypatch: pytest.MonkeyPatch):
+    clients = problem("traditional").clients
+    monkeypatch.setattr(tw.Problem, "constants", lambda *_, **__: pytest.fail("constants of a net, for a message"))
+    found = tw.methods.pfedme(LOSS, lr=0.1, inner_lr=1e9, batch=BATCH).fit(clients, 5)
+    assert found.status == "diverged" and "eta = 0.1 or inner_eta = 1e+09 is too large" in found.message
 
 
 def test_no_method_of_the_list_is_without_a_loop_of_its_own():
