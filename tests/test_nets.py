@@ -308,6 +308,9 @@ METHODS: Any = tw.methods
             lambda: METHODS.fedavg(plain(), optimizer=optax.contrib.reduce_on_plateau()).fit(CLIENTS, 1),
             "no value of the loss .*'value'",
         ),
+        (lambda: METHODS.scaffold(plain(), optimizer=optax.adam(1e-3)), "control variates need plain gradient steps"),
+        (lambda: tw.algorithms.APFL(optimizer=optax.adam(1e-3)), "give their rate too, as in lr_alpha=0.005"),
+        (lambda: METHODS.apfl(plain(), lr_alpha=-1.0), r"a finite number ≥ 0, got lr_alpha=-1.0"),
         (lambda: METHODS.fedavg(plain()).fit(CLIENTS, 1, patience=2), "patience needs rows to watch: give validation="),
     ],
 )  # fmt: skip
@@ -341,7 +344,9 @@ def test_a_custom_loss_must_be_a_mean_of_rows(fn: Any):
 def test_what_looks_at_other_rows_is_found_whoever_comes_first(counts: tuple[int, ...]):
     rng = np.random.default_rng(0)
     rows = [(rng.normal(size=(n, INPUTS)), rng.integers(0, CLASSES, n)) for n in counts]
-    rows = [(np.ones((n, INPUTS)), y) if m == 0 else (x, y) for m, (n, (x, y)) in enumerate(zip(counts, rows, strict=True))]
+    rows = [
+        (np.ones((n, INPUTS)), y) if m == 0 else (x, y) for m, (n, (x, y)) in enumerate(zip(counts, rows, strict=True))
+    ]
     clients = tw.Clients.from_list(rows)  # the first client's rows are all the same: on them a batch is as each row
 
     def f(w: Any, beta: Any, batch: Any) -> Any:

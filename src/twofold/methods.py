@@ -394,18 +394,23 @@ def ditto(
 
 def apfl(
     model: Any, *, alpha: float = 0.5, lr: Rate | None = None, batch: int | None = 10, epochs: int = 1, link: Any = "softmax",
-    **others: Any,
+    lr_alpha: Rate | None = None, optimizer: Optimizer | None = None, **others: Any,
 ) -> Method:  # fmt: skip
     """APFL (Deng et al. 2020): everyone predicts with a blend of the shared and an own model, and learns how much of each.
 
-    `alpha` is the share of the shared model at the start.
+    `alpha` is the share of the shared model at the start. It changes once a round, by a plain step of rate `lr_alpha`: as `lr_beta` or
+    `lr` if it is not given, and 0.005 beside an `optimizer`, which steps the two models only.
 
     >>> import twofold as tw
     >>> tw.methods.apfl(tw.losses.softmax(10)).name
     'apfl'
     """
     loss = _loss(model, link)
-    algorithm = _made(algorithms.APFL, lr=lr, batch=batch, epochs=epochs, **others)
+    if optimizer is not None and lr_alpha is None:
+        lr_alpha = LR
+    algorithm = _made(
+        algorithms.APFL, lr=lr, lr_alpha=lr_alpha, batch=batch, epochs=epochs, optimizer=optimizer, **others
+    )
     minimises = "no single F: w minimises mean f'(w), and each (v_m, α_m) minimises f'_m((1−α)v + αw)"
     return Method("apfl", loss, lambda _: objectives.blended(loss, alpha=alpha), algorithm, minimises)
 

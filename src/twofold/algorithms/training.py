@@ -149,8 +149,8 @@ def check_training(method: Any) -> None:
             raise InputError(f"{kind} needs {name} ≥ 1, got {name}={value!r}.")
         if isinstance(value, float) and not value.is_integer():
             raise InputError(f"{kind} needs a whole number for {name}, got {name}={value!r}.")
-    for name in ("lr", "lr_beta"):
-        _check_rate(kind, name, getattr(method, name))
+    for name in ("lr", "lr_beta", "lr_alpha"):
+        _check_rate(kind, name, getattr(method, name, None))
     prox = getattr(method, "prox", None)
     if isinstance(prox, int | float) and not 0 <= prox < math.inf:
         raise InputError(f"{kind} needs a finite prox ≥ 0 (the strength of its pull towards w), got {prox=}.")
@@ -276,11 +276,16 @@ class Rule(NamedTuple):
         return (both[0][0], both[1][0]), (both[0][1], both[1][1])
 
 
+def at_round(rate: Rate, k: Any) -> Any:
+    """A learning rate in round k."""
+    return rate(k) if callable(rate) else rate
+
+
 def rule(method: Any, k: Any) -> Rule:
     """A method's rule in round k."""
     default = 1.0 if method.lr is None else method.lr
     rates = [default, default if method.lr_beta is None else method.lr_beta]
-    w, beta = (rate(k) if callable(rate) else rate for rate in rates)
+    w, beta = (at_round(rate, k) for rate in rates)
     return Rule((w, beta), method.optimizer)
 
 

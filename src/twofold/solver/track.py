@@ -233,7 +233,9 @@ class Track:
 
     def _blame_step(self, given: Any, eta: float) -> str:
         """What to say of a step size that the user gave."""
-        if getattr(getattr(self.run.problem.objective, "loss", None), "trains", False):  # theory's would cost a net's constants
+        if getattr(
+            getattr(self.run.problem.objective, "loss", None), "trains", False
+        ):  # theory's would cost a net's constants
             names = ("eta", "inner_eta")
             steps = [f"{name} = {getattr(given, name):g}" for name in names if getattr(given, name, None) is not None]
             return f": {' or '.join(steps)} is too large, most likely: try a tenth of it."
