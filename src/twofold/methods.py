@@ -13,11 +13,12 @@ The learning rate `lr` is 0.005 if it is not given. With an `optimizer` of optax
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, Unpack, cast
 
 import jax
+import numpy as np
 
 from twofold import algorithms, losses, objectives, tree
 from twofold.algorithms import Algorithm
@@ -28,9 +29,9 @@ from twofold.objectives import Objective
 from twofold.objectives.base import Loss
 from twofold.oracle import Member
 from twofold.problem import Problem
-from twofold.result import Result
+from twofold.result import Best, History, Result
 from twofold.solver import RunOptions, solve
-from twofold.solver.options import Start
+from twofold.solver.options import Callback, Start
 from twofold.tree import Pytree
 
 __all__ = [
@@ -98,17 +99,28 @@ class Method:
                 "another engine, or rehearse the rounds alone by tw.solve(method.problem(clients), method.algorithm, engine='flower')."
             )
         found = solve(self.problem(clients), self.algorithm, rounds=rounds, start=start, **options)
-        return found if self.after is None else fine_tune(found, self.after, **_watched(options))
+        if self.after is None:
+            return found
+        if found.status in ("diverged", "interrupted"):
+            return dataclasses.replace(found, message=f"{found.message}; there was no fine-tuning")
+        return fine_tune(found, self.after, **_watched(options))
+
+
+AFTERWARDS = ("seed", "test", "validation", "engine", "chunk", "state", "callbacks", "progress")
+"""The options of a run that hold for fine-tuning too."""
 
 
 def _watched(options: RunOptions) -> RunOptions:
     """The options that also hold for what comes after the rounds."""
-    kept = {name: value for name, value in options.items() if name in ("seed", "test", "validation", "engine")}
+    kept = {name: value for name, value in options.items() if name in AFTERWARDS}
     return cast(RunOptions, kept)
 
 
 def fine_tune(result: Result, algorithm: Algorithm, **options: Unpack[RunOptions]) -> Result:
-    """Everyone's own model, trained further on its own rows alone by one round of the algorithm; the ledgers are added.
+    """Everyone's own model, trained further on its own rows alone by one round of the algorithm.
+
+    The result goes on where the given one ended: its history has one record more (`stage` 2, in the same round, since nothing is sent),
+    its best round may be one from before, with everyone's models of then, and the ledgers are added.
 
     >>> import twofold as tw
     >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=12, features=2)
@@ -117,6 +129,8 @@ def fine_tune(result: Result, algorithm: Algorithm, **options: Unpack[RunOptions
     >>> tuned = tw.methods.fine_tune(result, tw.algorithms.LSGD(lr=0.1, epochs=2, batch=4))
     >>> tuned.beta.shape, tuned.problem.objective.name
     ((3, 2), 'local')
+    >>> tuned.history["round"].tolist(), tuned.history["stage"].tolist()
+    ([0, 1, 2, 3, 3], [1, 1, 1, 1, 2])
     """
     problem = result.problem
     if problem is None:
@@ -125,8 +139,40 @@ def fine_tune(result: Result, algorithm: Algorithm, **options: Unpack[RunOptions
         )
     own = Problem(objectives.local(problem.objective.loss), problem.clients)
     start = ((), everyones_parameters(problem, result.w, result.beta))
+    called = options.get("callbacks", ())
+    options["callbacks"] = [_going_on(result.history, each) for each in ((called,) if callable(called) else called)]
+    options.setdefault("record", ("loss",) if "loss" in result.history else ())
     found = solve(own, algorithm, rounds=1, start=start, **options)
-    return dataclasses.replace(found, ledger=result.ledger + found.ledger)
+    new = History({name: values[1:] for name, values in found.history.items()})  # it starts where the rounds ended
+    bad = found.status in ("diverged", "interrupted")
+    return dataclasses.replace(
+        found, history=result.history.then(new), ledger=result.ledger + found.ledger, best=_better(problem, result, found),
+        status=found.status if bad else result.status, message=f"rounds: {result.message}; fine-tuning: {found.message}",
+        seconds=result.seconds + found.seconds, notes=tuple(dict.fromkeys(result.notes + found.notes)),
+    )  # fmt: skip
+
+
+def _going_on(history: History, callback: Callback) -> Callback:
+    """A callback that is told of what comes after a history as one more record of it; the start it knows."""
+
+    def told(record: Mapping[str, float]) -> None:
+        if record["iteration"]:
+            one = History({name: [value] for name, value in record.items() if name != "seed"})
+            last = {name: values[-1].item() for name, values in history.then(one).items()}
+            callback({"seed": record["seed"], **{name: last[name] for name in dict.fromkeys([*history, *one])}})
+
+    return told
+
+
+def _better(problem: Problem, before: Result, after: Result) -> Best | None:
+    """The best record of both: of the rounds, with everyone's own models then, or after fine-tuning; the earlier of two equal ones."""
+    one, other = before.best, after.best
+    if other is not None:
+        done = before.history["round" if problem.has_shared else "iteration"][-1]
+        other = other._replace(round=int(done))
+    if one is None or (other is not None and (one.column != other.column or one.value < other.value)):
+        return other
+    return one._replace(w=(), beta=jax.tree.map(np.asarray, everyones_parameters(problem, one.w, one.beta)))
 
 
 def everyones_parameters(problem: Problem, w: Pytree, beta: Pytree) -> Pytree:

@@ -165,6 +165,9 @@ def adam(gradient: Model, memory: dict[str, Any]) -> Model:
     return {n: -0.05 * (m[n] / (1 - 0.9**t)) / (np.sqrt(v[n] / (1 - 0.999**t)) + 1e-8) for n in gradient}
 
 
+SLOW, MIDDLE, QUICK = sgd(0.15), sgd(0.4), sgd(0.9)
+
+
 def halved(update: Steps) -> Steps:
     """Half of what another step adds."""
     return lambda gradient, memory: {name: 0.5 * leaf for name, leaf in update(gradient, memory).items()}
@@ -269,7 +272,7 @@ def pfedme() -> Any:
     return go_through("mixture", local)
 
 
-def fedrep(of_w: Steps = sgd(0.4), of_head: Steps = sgd(0.15), keep: bool = False) -> Any:
+def fedrep(of_w: Steps = MIDDLE, of_head: Steps = SLOW, keep: bool = False) -> Any:
     """Collins et al. 2021, Algorithm 1: the head for some passes, then the body with that head."""
 
     def local(r: Round, w: Model, beta: Model, for_w: Any, for_head: Any) -> tuple[Model, Model]:
@@ -282,7 +285,7 @@ def fedrep(of_w: Steps = sgd(0.4), of_head: Steps = sgd(0.15), keep: bool = Fals
     return with_memory("body", local, keep)
 
 
-def ditto(of_w: Steps = sgd(0.4), of_own: Steps = sgd(0.15), keep: bool = False) -> Any:
+def ditto(of_w: Steps = MIDDLE, of_own: Steps = SLOW, keep: bool = False) -> Any:
     """Li et al. 2021, Algorithm 1: v_k −= η(∇F_k(v_k) + λ(v_k − w^t)), beside FedAvg from w^t."""
 
     def local(r: Round, w: Model, v: Model, for_w: Any, for_own: Any) -> tuple[Model, Model]:
@@ -296,7 +299,7 @@ def ditto(of_w: Steps = sgd(0.4), of_own: Steps = sgd(0.15), keep: bool = False)
     return with_memory("mixture", local, keep)
 
 
-def apfl(of_w: Steps = sgd(0.4), of_own: Steps = sgd(0.9), of_a: float = 0.9, keep: bool = False) -> Any:
+def apfl(of_w: Steps = MIDDLE, of_own: Steps = QUICK, of_a: float = 0.9, keep: bool = False) -> Any:
     """Deng et al. 2020, Algorithm 1, with a = 1 − α for the weight of the own model; a moves with the first batch of a round."""
 
     def local(r: Round, w: Model, own: Any, for_w: Any, for_own: Any) -> tuple[Model, Any]:
@@ -424,7 +427,9 @@ CASES = {
     "apfl momentum": of(
         "apfl", lambda: apfl(momentum, halved(momentum), 0.7, keep=True), alpha=0.3, epochs=2, lr_alpha=0.7, **HEAVY, keep=True
     ),
-    "fedrep momentum": of("fedrep", lambda: fedrep(momentum, halved(momentum), keep=True), head="out", head_epochs=2, **HEAVY, keep=True),
+    "fedrep momentum": of(
+        "fedrep", lambda: fedrep(momentum, halved(momentum), keep=True), head="out", head_epochs=2, **HEAVY, keep=True
+    ),
     "ditto momentum": of("ditto", lambda: ditto(momentum, halved(momentum)), lam=0.6, own_epochs=2, **HEAVY),
 }  # fmt: skip
 OWN_RATE = [name for name in NAMED if name not in ("scaffold", "pfedme")]
@@ -491,7 +496,7 @@ def test_the_rate_of_an_optimizer_is_the_rate_of_the_steps(name: str):
         )
         for rate in ({"lr": 0.4}, {"optimizer": optax.sgd(0.4), **({"lr_alpha": 0.4} if name == "apfl" else {})})
     )
-    start = jax.tree.leaves((plain.problem.starts([0])[0]))
+    start = jax.tree.leaves(plain.problem.starts([0])[0])
     assert max(np.abs(a - b).max() for a, b in zip(jax.tree.leaves((plain.w, plain.beta)), start, strict=True)) > 1e-2
     jax.tree.map(lambda a, b: assert_allclose(a, b, atol=1e-12), (plain.w, plain.beta), (optimised.w, optimised.beta))
 
@@ -534,6 +539,55 @@ def test_pfedme_of_a_net_that_diverges_names_its_rates(monkeypatch: pytest.Monke
 
 def test_no_method_of_the_list_is_without_a_loop_of_its_own():
     assert NAMED.keys() == tw.methods.REGISTRY.keys()
+
+
+# --- the course of what is fine-tuned at the end ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["finetuned", "fedbabu"])
+def test_fine_tuning_goes_on_where_the_rounds_ended(name: str):
+    method, told = NAMED[name].method, list[Any]()
+    train = problem("traditional").clients
+    test = tw.Clients.from_list([(train[m].x[::2], train[m].y[::2]) for m in range(train.M)])
+    rounds = tw.solve(method.problem(train), method.algorithm, rounds=4, test=test)
+    found = method.fit(train, 4, test=test, callbacks=told.append)
+    assert found.history["round"].tolist() == [0, 1, 2, 3, 4, 4] and found.ledger.rounds == 4
+    assert found.history["iteration"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert found.history["stage"].tolist() == [1, 1, 1, 1, 1, 2]
+    for column in ("loss", "test_accuracy", "gradients_w", "gradients_beta", "bytes"):
+        assert_array_equal(found.history[column][:-1], rounds.history[column])
+        assert_array_equal([record[column] for record in told], found.history[column])
+    assert found.history["gradients_beta"][-1] > rounds.history["gradients_beta"][-1]
+    assert np.all(np.diff(found.history["seconds"]) >= 0)
+    pooled = np.average(tw.evaluate(found.problem, found, test).personal, weights=test.counts)
+    assert_allclose(found.history["test_accuracy"][-1], pooled)
+    assert found.best.value == found.history["test_accuracy"].max()
+    assert found.best.round == found.history["round"][int(np.argmax(found.history["test_accuracy"]))]
+    best = np.average(tw.evaluate(found.problem, found.at_best(), test).personal, weights=test.counts)
+    assert_allclose(best, found.best.value)
+
+
+def test_a_best_round_before_fine_tuning_stays_the_best():
+    """The test labels are what the shared model of round 2 says: nobody can do better later."""
+    train = problem("traditional").clients
+    method = tw.methods.finetuned(LOSS, lr=0.3, batch=BATCH)
+    right = tw.solve(method.problem(train), method.algorithm, rounds=2).w
+    test = tw.Clients.from_list([(one.x, LOSS.predictions(right, one.x)) for one in train])
+    found = method.fit(train, 4, test=test)
+    assert found.history["test_accuracy"][-1] < 1 == found.best.value and found.best.round == 2
+    assert tw.evaluate(found.problem, found.at_best(), test).personal.tolist() == [1.0] * train.M
+
+
+def test_how_the_rounds_ended_is_how_a_fine_tuned_run_ended(tmp_path: Path):
+    train = problem("traditional").clients
+    with tw.track.CSV(tmp_path / "run.csv") as log:
+        found = tw.methods.finetuned(LOSS, lr=0.0, finetune_lr=0.1).fit(
+            train, 9, validation=train, patience=2, callbacks=log
+        )
+    assert found.status == "converged" and "validation_accuracy has not improved for 2 records" in found.message
+    assert len((tmp_path / "run.csv").read_text().splitlines()) == 1 + len(found.history["round"]) == 5
+    wild = tw.methods.finetuned(LOSS, lr=1e9, batch=BATCH).fit(train, 5)
+    assert wild.status == "diverged" and wild.message.endswith("there was no fine-tuning")
 
 
 # --- who takes part ---------------------------------------------------------------------------------------------------

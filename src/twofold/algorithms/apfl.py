@@ -35,7 +35,9 @@ class APFL(Training):
     ((3, 2), True)
     """
 
-    lr_alpha: Rate | None = None  # the learning rate of α, if it differs; needed beside an optimizer, which does not step α
+    lr_alpha: Rate | None = (
+        None  # the learning rate of α, if it differs; needed beside an optimizer, which does not step α
+    )
     name = "apfl"
     needs = "blended"
 
@@ -66,7 +68,12 @@ class APFL(Training):
             slant = sum(jax.tree.leaves(jax.tree.map(jnp.vdot, tree.learned(slope), apart)), jnp.zeros(()))
             gradients = oracle.loss_gradient(w, sample, "w"), tree.scale_learned(1 - alpha, slope)
             new, memory = found.step((w, v), gradients, memory)
-            return new, jnp.where(first, jnp.clip(alpha - of_alpha * slant, 0.0, 1.0), alpha), memory, jnp.zeros((), bool)
+            return (
+                new,
+                jnp.where(first, jnp.clip(alpha - of_alpha * slant, 0.0, 1.0), alpha),
+                memory,
+                jnp.zeros((), bool),
+            )
 
         begun = (w, beta["model"]), beta["alpha"], memory, jnp.ones((), bool)
         (w, v), alpha, memory, _ = local_steps(self, oracle, key, step, begun)

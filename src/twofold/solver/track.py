@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -286,10 +286,11 @@ class Track:
 
 def _blame_rate(given: Any) -> str:
     """What to say of plain steps: they are the user's, and no constant of the problem had a part in them."""
+    given_rates: list[tuple[str, Any]] = [(name, getattr(given, name)) for name in ("lr", "lr_beta")]
     rates = [
-        f"{name} = {float(rate(0)):g} in round 0" if callable(rate) else f"{name} = {float(rate):g}"
-        for name in ("lr", "lr_beta")
-        if (rate := getattr(given, name))  # neither left out nor zero
+        f"{name} = {float(cast(Any, rate)(0)):g} in round 0" if callable(rate) else f"{name} = {float(rate):g}"
+        for name, rate in given_rates
+        if rate  # neither left out nor zero
     ]
     whose = ["the rate of your optimizer"] * (given.optimizer is not None) + [f"your {rate}" for rate in rates]
     return f": {' or '.join(whose)} is too large, most likely: try a tenth of it."
