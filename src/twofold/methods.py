@@ -22,7 +22,7 @@ import numpy as np
 
 from twofold import algorithms, losses, objectives, tree
 from twofold.algorithms import Algorithm
-from twofold.algorithms.training import Optimizer, Rate
+from twofold.algorithms.training import Optimizer, Rate, check_rate
 from twofold.clients import Clients
 from twofold.errors import InputError
 from twofold.objectives import Objective
@@ -45,6 +45,8 @@ NORMS = ("norm", "bn")
 """What the names of normalisation layers contain, in small letters."""
 OPTIMISED = ("momentum", "weight_decay", "nesterov", "clip")
 """Settings of other libraries that are an optimiser's here."""
+SAID: dict[type[Algorithm], dict[str, str]] = {algorithms.PFedMe: {"eta": "lr", "inner_eta": "inner_lr"}}
+"""Fields of algorithms that have another name here."""
 LR = 0.005
 """The learning rate where the user gives neither one nor an optimizer; an optimizer has a rate of its own."""
 
@@ -210,15 +212,16 @@ def _one_model(loss: Loss, clients: Clients, state: str) -> Objective:
 
 def _made(kind: type[Algorithm], **settings: Any) -> Algorithm:
     """The algorithm with these settings, and `LR` where they do not say how far a step goes; refuses names that it does not have."""
-    fields = [field.name for field in dataclasses.fields(cast(Any, kind))]
-    for name in sorted(settings.keys() - fields):
+    said = SAID.get(kind, {})
+    fields = {said.get(field.name, field.name): field.name for field in dataclasses.fields(cast(Any, kind))}
+    for name in sorted(settings.keys() - fields.keys()):
         about = f"it takes {', '.join(fields)}"
         if name in OPTIMISED:
             about = "give optimizer=, as in optimizer=optax.sgd(0.005, momentum=0.9)"
         raise InputError(f"{kind.__name__} has no setting {name!r}: {about}.")
     if "lr" in settings and settings["lr"] is None and settings.get("optimizer") is None:
         settings["lr"] = LR
-    return kind(**settings)
+    return kind(**{fields[name]: value for name, value in settings.items()})
 
 
 def fedavg(
@@ -467,15 +470,19 @@ def pfedme(
 ) -> Method:  # fmt: skip
     """pFedMe (Dinh et al. 2020): θ ≈ argmin f'(θ) + (λ/2)‖θ − w_m‖² on each batch, then w_m −= lr·λ(w_m − θ).
 
+    `lr` and `inner_lr`, the step of θ, are numbers: there are no schedules and no optimizer, because neither step is one of SGD on f'.
+
     >>> import twofold as tw
     >>> tw.methods.pfedme(tw.losses.softmax(10)).minimises
     "F = mean f'_m(β_m) + (λ/2)‖w − β_m‖²"
     """
     loss = _loss(model, link)
+    for name, rate in (("lr", lr), ("inner_lr", inner_lr)):
+        check_rate("pFedMe", name, rate, schedule=False)
     algorithm = _made(
         algorithms.PFedMe,
-        eta=lr,
-        inner_eta=inner_lr,
+        lr=lr,
+        inner_lr=inner_lr,
         lam=lam,
         inner_steps=inner_steps,
         batch=batch,
