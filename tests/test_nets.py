@@ -308,6 +308,28 @@ METHODS: Any = tw.methods
             lambda: METHODS.fedavg(plain(), optimizer=optax.contrib.reduce_on_plateau()).fit(CLIENTS, 1),
             "no value of the loss .*'value'",
         ),
+        (lambda: METHODS.fedrep(plain(), "out", head_epochs=0), "FedRep needs head_epochs ≥ 1, got head_epochs=0"),
+        (lambda: METHODS.fedrep(plain(), "out", head_epochs=1.5), "FedRep needs a whole number for head_epochs"),
+        (lambda: METHODS.ditto(plain(), own_epochs=-1), "Ditto needs own_epochs ≥ 1, got own_epochs=-1"),
+        (lambda: METHODS.pfedme(plain(), epochs=1.5), "PFedMe needs a whole number for epochs, got epochs=1.5"),
+        (lambda: METHODS.pfedme(plain(), lr=lambda k: 0.1), "pFedMe's learning rate is a number, and no function .* got lr=<fun"),
+        (lambda: METHODS.pfedme(plain(), inner_lr=-1.0), "pFedMe needs a learning rate .* ≥ 0, got inner_lr=-1.0"),
+        (lambda: tw.algorithms.PFedMe(eta=lambda k: 0.1), "pFedMe's learning rate is a number, .* got eta=<fun"),
+        (lambda: METHODS.pfedme(plain(), optimizer=optax.adam(0.1)), "no setting 'optimizer': it takes lr, inner_lr, lam"),
+        (lambda: METHODS.pfedme(plain(), eta=0.1), "no setting 'eta': it takes lr, inner_lr"),
+        (lambda: METHODS.fedavg(plain(), lr=np.float32(-0.1)), "a finite number ≥ 0, got lr=np.float32"),
+        (lambda: METHODS.fedavg(plain(), lr=jnp.float32(jnp.nan)), "a finite number ≥ 0, got lr=Array"),
+        (lambda: METHODS.fedavg(plain(), lr=[0.1]), r"a number or a function of the round, got lr=\[0.1\]"),
+        (lambda: METHODS.scaffold(plain(), lr=0), "Scaffold divides by its learning rate, so lr must be above 0"),
+        (lambda: METHODS.scaffold(plain(), lr=lambda k: 0.1 * k), "Scaffold divides by its learning rate"),
+        (lambda: METHODS.fedper(plain(), head=1).problem(CLIENTS), "Layers are chosen by their names, as in 'Dense_1' .* got 1"),
+        (
+            lambda: tw.objectives.weight_sharing(tw.losses.net(plain()), split=["Conv_0", 3]),
+            r"Layers are chosen by their names, .* got \['Conv_0', 3\]",
+        ),
+        (lambda: METHODS.scaffold(plain(), optimizer=optax.adam(1e-3)), "control variates need plain gradient steps"),
+        (lambda: tw.algorithms.APFL(optimizer=optax.adam(1e-3)), "give their rate too, as in lr_alpha=0.005"),
+        (lambda: METHODS.apfl(plain(), lr_alpha=-1.0), r"a finite number ≥ 0, got lr_alpha=-1.0"),
         (lambda: METHODS.fedavg(plain()).fit(CLIENTS, 1, patience=2), "patience needs rows to watch: give validation="),
     ],
 )  # fmt: skip
@@ -331,10 +353,31 @@ def mean(params: Any, x: Any, y: Any) -> Any:
 
 @pytest.mark.parametrize("fn", [batch_norm, total])
 def test_a_custom_loss_must_be_a_mean_of_rows(fn: Any):
-    sentence = f"on 4 rows of client 'Ada' {fn.__name__} gives .*single rows is .*tw.losses.net"
+    sentence = f"on 4 rows of clients 'Ada', 'Bo' {fn.__name__} gives .*single rows is .*tw.losses.net"
     with pytest.raises(tw.TwofoldError, match=sentence):
         tw.Problem(tw.objectives.local(tw.losses.custom(fn, init=np.zeros(INPUTS))), data(["Ada", "Bo"]))
     tw.Problem(tw.objectives.local(tw.losses.custom(mean, init=np.zeros(INPUTS))), data(["Ada", "Bo"]))
+
+
+@pytest.mark.parametrize("counts", [(1, 9), (1, 1, 1), (9, 1)])
+def test_what_looks_at_other_rows_is_found_whoever_comes_first(counts: tuple[int, ...]):
+    rng = np.random.default_rng(0)
+    rows = [(rng.normal(size=(n, INPUTS)), rng.integers(0, CLASSES, n)) for n in counts]
+    rows = [
+        (np.ones((n, INPUTS)), y) if m == 0 else (x, y) for m, (n, (x, y)) in enumerate(zip(counts, rows, strict=True))
+    ]
+    clients = tw.Clients.from_list(rows)  # the first client's rows are all the same: on them a batch is as each row
+
+    def f(w: Any, beta: Any, batch: Any) -> Any:
+        return batch_norm(beta, batch.x, batch.y)
+
+    for objective in (
+        tw.objectives.local(tw.losses.custom(batch_norm, init=np.zeros(INPUTS))),
+        tw.objectives.custom(f, w0=(), beta0=np.zeros(INPUTS)),
+        tw.objectives.local(tw.losses.net((plain()[0], normed))),
+    ):
+        with pytest.raises(tw.TwofoldError, match=r"mean over single rows|other rows are in the batch"):
+            tw.Problem(objective, clients)
 
 
 def test_theory_methods_refuse_a_net_that_updates_numbers_by_itself():

@@ -3,6 +3,8 @@
 `tw.methods.fedper(CNN(), head="Dense_1").fit(clients, rounds=100, test=test)` is all that one types. Each method says which
 objective it minimises in our form, or that it minimises none; `method.problem(clients)` and `method.algorithm` are the two halves,
 for `tw.solve`. The model is a module of flax.linen, flax.nnx or equinox, functions of your own, or any loss (`tw.losses`).
+
+The learning rate `lr` is 0.005 if it is not given. With an `optimizer` of optax, `lr` multiplies its updates and is 1 if not given.
 """
 
 # JAX does not type paths in a pytree.
@@ -11,24 +13,25 @@ for `tw.solve`. The model is a module of flax.linen, flax.nnx or equinox, functi
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, Unpack, cast
 
 import jax
+import numpy as np
 
 from twofold import algorithms, losses, objectives, tree
 from twofold.algorithms import Algorithm
-from twofold.algorithms.training import Optimizer, Rate
+from twofold.algorithms.training import Optimizer, Rate, check_rate
 from twofold.clients import Clients
 from twofold.errors import InputError
 from twofold.objectives import Objective
 from twofold.objectives.base import Loss
 from twofold.oracle import Member
 from twofold.problem import Problem
-from twofold.result import Result
+from twofold.result import Best, History, Result
 from twofold.solver import RunOptions, solve
-from twofold.solver.options import Start
+from twofold.solver.options import Callback, Start
 from twofold.tree import Pytree
 
 __all__ = [
@@ -42,6 +45,10 @@ NORMS = ("norm", "bn")
 """What the names of normalisation layers contain, in small letters."""
 OPTIMISED = ("momentum", "weight_decay", "nesterov", "clip")
 """Settings of other libraries that are an optimiser's here."""
+SAID: dict[type[Algorithm], dict[str, str]] = {algorithms.PFedMe: {"eta": "lr", "inner_eta": "inner_lr"}}
+"""Fields of algorithms that have another name here."""
+LR = 0.005
+"""The learning rate where the user gives neither one nor an optimizer; an optimizer has a rate of its own."""
 
 
 @dataclass(frozen=True)
@@ -94,17 +101,28 @@ class Method:
                 "another engine, or rehearse the rounds alone by tw.solve(method.problem(clients), method.algorithm, engine='flower')."
             )
         found = solve(self.problem(clients), self.algorithm, rounds=rounds, start=start, **options)
-        return found if self.after is None else fine_tune(found, self.after, **_watched(options))
+        if self.after is None:
+            return found
+        if found.status in ("diverged", "interrupted"):
+            return dataclasses.replace(found, message=f"{found.message}; there was no fine-tuning")
+        return fine_tune(found, self.after, **_watched(options))
+
+
+AFTERWARDS = ("seed", "test", "validation", "engine", "chunk", "state", "callbacks", "progress")
+"""The options of a run that hold for fine-tuning too."""
 
 
 def _watched(options: RunOptions) -> RunOptions:
     """The options that also hold for what comes after the rounds."""
-    kept = {name: value for name, value in options.items() if name in ("seed", "test", "validation", "engine")}
+    kept = {name: value for name, value in options.items() if name in AFTERWARDS}
     return cast(RunOptions, kept)
 
 
 def fine_tune(result: Result, algorithm: Algorithm, **options: Unpack[RunOptions]) -> Result:
-    """Everyone's own model, trained further on its own rows alone by one round of the algorithm; the ledgers are added.
+    """Everyone's own model, trained further on its own rows alone by one round of the algorithm.
+
+    The result goes on where the given one ended: its history has one record more (`stage` 2, in the same round, since nothing is sent),
+    its best round may be one from before, with everyone's models of then, and the ledgers are added.
 
     >>> import twofold as tw
     >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=12, features=2)
@@ -113,6 +131,8 @@ def fine_tune(result: Result, algorithm: Algorithm, **options: Unpack[RunOptions
     >>> tuned = tw.methods.fine_tune(result, tw.algorithms.LSGD(lr=0.1, epochs=2, batch=4))
     >>> tuned.beta.shape, tuned.problem.objective.name
     ((3, 2), 'local')
+    >>> tuned.history["round"].tolist(), tuned.history["stage"].tolist()
+    ([0, 1, 2, 3, 3], [1, 1, 1, 1, 2])
     """
     problem = result.problem
     if problem is None:
@@ -121,8 +141,40 @@ def fine_tune(result: Result, algorithm: Algorithm, **options: Unpack[RunOptions
         )
     own = Problem(objectives.local(problem.objective.loss), problem.clients)
     start = ((), everyones_parameters(problem, result.w, result.beta))
+    called = options.get("callbacks", ())
+    options["callbacks"] = [_going_on(result.history, each) for each in ((called,) if callable(called) else called)]
+    options.setdefault("record", ("loss",) if "loss" in result.history else ())
     found = solve(own, algorithm, rounds=1, start=start, **options)
-    return dataclasses.replace(found, ledger=result.ledger + found.ledger)
+    new = History({name: values[1:] for name, values in found.history.items()})  # it starts where the rounds ended
+    bad = found.status in ("diverged", "interrupted")
+    return dataclasses.replace(
+        found, history=result.history.then(new), ledger=result.ledger + found.ledger, best=_better(problem, result, found),
+        status=found.status if bad else result.status, message=f"rounds: {result.message}; fine-tuning: {found.message}",
+        seconds=result.seconds + found.seconds, notes=tuple(dict.fromkeys(result.notes + found.notes)),
+    )  # fmt: skip
+
+
+def _going_on(history: History, callback: Callback) -> Callback:
+    """A callback that is told of what comes after a history as one more record of it; the start it knows."""
+
+    def told(record: Mapping[str, float]) -> None:
+        if record["iteration"]:
+            one = History({name: [value] for name, value in record.items() if name != "seed"})
+            last = {name: values[-1].item() for name, values in history.then(one).items()}
+            callback({"seed": record["seed"], **{name: last[name] for name in dict.fromkeys([*history, *one])}})
+
+    return told
+
+
+def _better(problem: Problem, before: Result, after: Result) -> Best | None:
+    """The best record of both: of the rounds, with everyone's own models then, or after fine-tuning; the earlier of two equal ones."""
+    one, other = before.best, after.best
+    if other is not None:
+        done = before.history["round" if problem.has_shared else "iteration"][-1]
+        other = other._replace(round=int(done))
+    if one is None or (other is not None and (one.column != other.column or one.value < other.value)):
+        return other
+    return one._replace(w=(), beta=jax.tree.map(np.asarray, everyones_parameters(problem, one.w, one.beta)))
 
 
 def everyones_parameters(problem: Problem, w: Pytree, beta: Pytree) -> Pytree:
@@ -159,24 +211,28 @@ def _one_model(loss: Loss, clients: Clients, state: str) -> Objective:
 
 
 def _made(kind: type[Algorithm], **settings: Any) -> Algorithm:
-    """The algorithm with these settings; refuses names that it does not have."""
-    fields = [field.name for field in dataclasses.fields(cast(Any, kind))]
-    for name in sorted(settings.keys() - fields):
+    """The algorithm with these settings, and `LR` where they do not say how far a step goes; refuses names that it does not have."""
+    said = SAID.get(kind, {})
+    fields = {said.get(field.name, field.name): field.name for field in dataclasses.fields(cast(Any, kind))}
+    for name in sorted(settings.keys() - fields.keys()):
         about = f"it takes {', '.join(fields)}"
         if name in OPTIMISED:
-            about = "give optimizer=, as in optimizer=optax.sgd(1.0, momentum=0.9)"
+            about = "give optimizer=, as in optimizer=optax.sgd(0.005, momentum=0.9)"
         raise InputError(f"{kind.__name__} has no setting {name!r}: {about}.")
-    return kind(**settings)
+    if "lr" in settings and settings["lr"] is None and settings.get("optimizer") is None:
+        settings["lr"] = LR
+    return kind(**{fields[name]: value for name, value in settings.items()})
 
 
 def fedavg(
-    model: Any, *, lr: Rate = 0.005, batch: int | None = 10, epochs: int = 1, link: Any = "softmax", state: str = "private",
+    model: Any, *, lr: Rate | None = None, batch: int | None = 10, epochs: int = 1, link: Any = "softmax", state: str = "private",
     optimizer: Optimizer | None = None, **others: Any,
 ) -> Method:  # fmt: skip
     """FedAvg (McMahan et al. 2017): `epochs` local passes of SGD from the shared model, then the mean.
 
     It minimises F = mean f'_m(w), one model for all, up to the drift of its local steps. A net's `state` is private by default.
-    `optimizer` is any of optax for the local steps; `others` are fields of `tw.algorithms.LSGD` (drop_last, keep).
+    `optimizer` is any of optax for the local steps, with its own rate: `lr`, 0.005 without one, multiplies its updates and is 1 if not
+    given. `others` are fields of `tw.algorithms.LSGD` (drop_last, keep).
 
     >>> import twofold as tw
     >>> tw.methods.fedavg(tw.losses.softmax(10), lr=0.01).algorithm.lr
@@ -190,7 +246,7 @@ def fedavg(
 
 
 def finetuned(
-    model: Any, *, finetune_epochs: int = 5, finetune_lr: Rate | None = None, lr: Rate = 0.005, **others: Any
+    model: Any, *, finetune_epochs: int = 5, finetune_lr: Rate | None = None, lr: Rate | None = None, **others: Any
 ) -> Method:
     """FedAvg, after which everyone trains the shared model further on its own rows.
 
@@ -207,13 +263,14 @@ def finetuned(
 
 
 def _with_fine_tuning(method: Method, name: str, epochs: int, lr: Rate | None, minimises: str) -> Method:
-    before: Any = method.algorithm
-    after = algorithms.LSGD(lr=before.lr if lr is None else lr, batch=before.batch, epochs=epochs)
+    """The method, followed by `epochs` passes of everyone alone with the same steps, at `lr` if it is given."""
+    before: Any = method.algorithm  # LSGD: its batches, its optimizer and all else hold for fine-tuning too
+    after = dataclasses.replace(before, lr=before.lr if lr is None else lr, lr_beta=None, epochs=epochs)
     return dataclasses.replace(method, name=name, after=after, minimises=minimises)
 
 
 def fedprox(
-    model: Any, *, prox: float = 0.001, lr: Rate = 0.005, batch: int | None = 10, epochs: int = 1, link: Any = "softmax",
+    model: Any, *, prox: float = 0.001, lr: Rate | None = None, batch: int | None = 10, epochs: int = 1, link: Any = "softmax",
     state: str = "private", **others: Any,
 ) -> Method:  # fmt: skip
     """FedProx (Li et al. 2020): FedAvg with a pull of each client's steps to the shared model.
@@ -229,7 +286,7 @@ def fedprox(
 
 
 def scaffold(
-    model: Any, *, lr: Rate = 0.005, batch: int | None = 10, epochs: int = 1, link: Any = "softmax", state: str = "private",
+    model: Any, *, lr: Rate | None = None, batch: int | None = 10, epochs: int = 1, link: Any = "softmax", state: str = "private",
     **others: Any,
 ) -> Method:  # fmt: skip
     """Scaffold (Karimireddy et al. 2020): FedAvg with control variates, so that clients do not drift.
@@ -246,7 +303,7 @@ def scaffold(
 
 
 def local(
-    model: Any, *, lr: Rate = 0.005, batch: int | None = 10, epochs: int = 1, link: Any = "softmax", **others: Any
+    model: Any, *, lr: Rate | None = None, batch: int | None = 10, epochs: int = 1, link: Any = "softmax", **others: Any
 ) -> Method:
     """Everyone alone: what a client has without the others.
 
@@ -265,7 +322,7 @@ TOGETHER = "F = mean f'([w, β_m])"
 
 
 def fedper(
-    model: Any, head: Names, *, lr: Rate = 0.005, lr_beta: Rate | None = None, batch: int | None = 10, epochs: int = 1,
+    model: Any, head: Names, *, lr: Rate | None = None, lr_beta: Rate | None = None, batch: int | None = 10, epochs: int = 1,
     link: Any = "softmax", **others: Any,
 ) -> Method:  # fmt: skip
     """FedPer (Arivazhagan et al. 2019): the layers named `head` are everyone's own, all others are shared.
@@ -280,7 +337,7 @@ def fedper(
 
 
 def lg_fedavg(
-    model: Any, head: Names, *, lr: Rate = 0.005, lr_beta: Rate | None = None, batch: int | None = 10, epochs: int = 1,
+    model: Any, head: Names, *, lr: Rate | None = None, lr_beta: Rate | None = None, batch: int | None = 10, epochs: int = 1,
     link: Any = "softmax", **others: Any,
 ) -> Method:  # fmt: skip
     """LG-FedAvg (Liang et al. 2020): the layers named `head` are shared, all others are everyone's own.
@@ -295,7 +352,7 @@ def lg_fedavg(
 
 
 def fedrep(
-    model: Any, head: Names, *, lr: Rate = 0.005, lr_beta: Rate | None = None, batch: int | None = 10, epochs: int = 1,
+    model: Any, head: Names, *, lr: Rate | None = None, lr_beta: Rate | None = None, batch: int | None = 10, epochs: int = 1,
     head_epochs: int = 1, link: Any = "softmax", **others: Any,
 ) -> Method:  # fmt: skip
     """FedRep (Collins et al. 2021): as FedPer, but first the head is trained, then the body.
@@ -312,7 +369,7 @@ def fedrep(
 
 
 def fedbn(
-    model: Any, norms: Names | None = None, *, lr: Rate = 0.005, batch: int | None = 10, epochs: int = 1, link: Any = "softmax",
+    model: Any, norms: Names | None = None, *, lr: Rate | None = None, batch: int | None = 10, epochs: int = 1, link: Any = "softmax",
     **others: Any,
 ) -> Method:  # fmt: skip
     """FedBN (Li et al. 2021): normalisation layers and their statistics are everyone's own, all others are shared.
@@ -347,7 +404,7 @@ def _norms(loss: Loss, clients: Clients) -> list[str]:
 
 
 def fedbabu(
-    model: Any, head: Names, *, lr: Rate = 0.005, batch: int | None = 10, epochs: int = 1, finetune_epochs: int = 5,
+    model: Any, head: Names, *, lr: Rate | None = None, batch: int | None = 10, epochs: int = 1, finetune_epochs: int = 5,
     finetune_lr: Rate | None = None, link: Any = "softmax", **others: Any,
 ) -> Method:  # fmt: skip
     """FedBABU (Oh et al. 2022): the body is trained and shared with the head as it began; at the end everyone fine-tunes its net.
@@ -367,7 +424,7 @@ def fedbabu(
 
 
 def ditto(
-    model: Any, *, lam: float = 0.1, lr: Rate = 0.005, lr_beta: Rate | None = None, batch: int | None = 10, epochs: int = 1,
+    model: Any, *, lam: float = 0.1, lr: Rate | None = None, lr_beta: Rate | None = None, batch: int | None = 10, epochs: int = 1,
     own_epochs: int | None = None, link: Any = "softmax", **others: Any,
 ) -> Method:  # fmt: skip
     """Ditto (Li et al. 2021), interleaved as published: FedAvg, and beside it everyone's own model, drawn to the shared one.
@@ -385,19 +442,24 @@ def ditto(
 
 
 def apfl(
-    model: Any, *, alpha: float = 0.5, lr: Rate = 0.005, batch: int | None = 10, epochs: int = 1, link: Any = "softmax",
-    **others: Any,
+    model: Any, *, alpha: float = 0.5, lr: Rate | None = None, batch: int | None = 10, epochs: int = 1, link: Any = "softmax",
+    lr_alpha: Rate | None = None, optimizer: Optimizer | None = None, **others: Any,
 ) -> Method:  # fmt: skip
     """APFL (Deng et al. 2020): everyone predicts with a blend of the shared and an own model, and learns how much of each.
 
-    `alpha` is the share of the shared model at the start.
+    `alpha` is the share of the shared model at the start. It changes once a round, by a plain step of rate `lr_alpha`: as `lr_beta` or
+    `lr` if it is not given, and 0.005 beside an `optimizer`, which steps the two models only.
 
     >>> import twofold as tw
     >>> tw.methods.apfl(tw.losses.softmax(10)).name
     'apfl'
     """
     loss = _loss(model, link)
-    algorithm = _made(algorithms.APFL, lr=lr, batch=batch, epochs=epochs, **others)
+    if optimizer is not None and lr_alpha is None:
+        lr_alpha = LR
+    algorithm = _made(
+        algorithms.APFL, lr=lr, lr_alpha=lr_alpha, batch=batch, epochs=epochs, optimizer=optimizer, **others
+    )
     minimises = "no single F: w minimises mean f'(w), and each (v_m, α_m) minimises f'_m((1−α)v + αw)"
     return Method("apfl", loss, lambda _: objectives.blended(loss, alpha=alpha), algorithm, minimises)
 
@@ -408,15 +470,19 @@ def pfedme(
 ) -> Method:  # fmt: skip
     """pFedMe (Dinh et al. 2020): θ ≈ argmin f'(θ) + (λ/2)‖θ − w_m‖² on each batch, then w_m −= lr·λ(w_m − θ).
 
+    `lr` and `inner_lr`, the step of θ, are numbers: there are no schedules and no optimizer, because neither step is one of SGD on f'.
+
     >>> import twofold as tw
     >>> tw.methods.pfedme(tw.losses.softmax(10)).minimises
     "F = mean f'_m(β_m) + (λ/2)‖w − β_m‖²"
     """
     loss = _loss(model, link)
+    for name, rate in (("lr", lr), ("inner_lr", inner_lr)):
+        check_rate("pFedMe", name, rate, schedule=False)
     algorithm = _made(
         algorithms.PFedMe,
-        eta=lr,
-        inner_eta=inner_lr,
+        lr=lr,
+        inner_lr=inner_lr,
         lam=lam,
         inner_steps=inner_steps,
         batch=batch,
@@ -428,7 +494,7 @@ def pfedme(
 
 
 def per_fedavg(
-    model: Any, *, alpha: float = 0.01, lr: Rate = 0.005, batch: int | None = 10, epochs: int = 1, hessian: Any = "none",
+    model: Any, *, alpha: float = 0.01, lr: Rate | None = None, batch: int | None = 10, epochs: int = 1, hessian: Any = "none",
     link: Any = "softmax", **others: Any,
 ) -> Method:  # fmt: skip
     """Per-FedAvg (Fallah et al. 2020): a shared model from which one step of size α on its own rows gives everyone a good one.

@@ -34,6 +34,8 @@ __all__ = ["FORMAT", "Best", "History", "Ledger", "Result", "Results", "Status",
 FORMAT = 1
 """The version of the files that `Result.save` writes."""
 RESULT, RESULTS = "result.json", "results.json"
+SUMS = ("round", "iteration", "bytes", "gradients_w", "gradients_beta", "seconds")
+"""Columns of a history that count what a run has done so far."""
 
 Status: TypeAlias = Literal["converged", "budget", "diverged", "interrupted"]
 """The ways in which a run can end."""
@@ -134,6 +136,25 @@ class History(Mapping[str, _Column]):
     def __repr__(self) -> str:
         records = len(next(iter(self._columns.values()), ()))
         return f"History({records} records of {', '.join(self._columns)})"
+
+    def then(self, later: History) -> History:
+        """Both courses, one after the other, with a column that says which `stage` a record belongs to.
+
+        What a run counts (rounds, bytes, seconds, …) goes on from where this course ended; a column that only one of them has is NaN
+        in the other.
+
+        >>> both = History({"round": [0, 2], "loss": [0.7, 0.5]}).then(History({"round": [1], "loss": [0.4]}))
+        >>> both["round"].tolist(), both["loss"].tolist(), both["stage"].tolist()
+        ([0, 2, 3], [0.7, 0.5, 0.4], [1, 1, 2])
+        """
+        records, new = (len(next(iter(course.values()), ())) for course in (self, later))
+        columns: dict[str, _Column] = {}
+        for name in dict.fromkeys([*later, *self]):
+            before = self[name] if name in self else np.full(records, np.nan)
+            after = later[name] if name in later else np.full(new, np.nan)
+            columns[name] = np.concatenate([before, after + before[-1]] if name in SUMS else [before, after])
+        stage = self["stage"] if "stage" in self else np.ones(records, int)
+        return History({**columns, "stage": np.concatenate([stage, np.full(new, stage[-1] + 1)])})
 
     def to_pandas(self) -> DataFrame:
         """The columns as a pandas DataFrame (needs pandas).

@@ -6,6 +6,7 @@ of the rows in each batch.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -137,6 +138,54 @@ def parts(gradient: Model, w: Model, beta: Model) -> tuple[Model, Model]:
     return {name: gradient[name] for name in w}, {name: gradient[name] for name in beta}
 
 
+# --- steps, plain and of optimisers ------------------------------------------------------------------------------------
+
+
+Steps = Callable[[Model, dict[str, Any]], Model]
+"""What a step adds to a model, from its gradient and a memory."""
+
+
+def sgd(rate: float) -> Steps:
+    """−rate·g."""
+    return lambda gradient, memory: {name: -rate * leaf for name, leaf in gradient.items()}
+
+
+def momentum(gradient: Model, memory: dict[str, Any]) -> Model:
+    """Heavy ball: t = g + 0.9t, and a step of −0.1·t."""
+    memory["t"] = plus(gradient, (0.9, memory["t"])) if "t" in memory else gradient
+    return {name: -0.1 * leaf for name, leaf in memory["t"].items()}
+
+
+def adam(gradient: Model, memory: dict[str, Any]) -> Model:
+    """Kingma & Ba 2015, Algorithm 1, with a rate of 0.05."""
+    zero = {name: np.zeros_like(leaf) for name, leaf in gradient.items()}
+    t = memory["t"] = memory.get("t", 0) + 1
+    m = memory["m"] = {n: 0.9 * memory.get("m", zero)[n] + 0.1 * g for n, g in gradient.items()}
+    v = memory["v"] = {n: 0.999 * memory.get("v", zero)[n] + 0.001 * g**2 for n, g in gradient.items()}
+    return {n: -0.05 * (m[n] / (1 - 0.9**t)) / (np.sqrt(v[n] / (1 - 0.999**t)) + 1e-8) for n in gradient}
+
+
+SLOW, MIDDLE, QUICK = sgd(0.15), sgd(0.4), sgd(0.9)
+
+
+def halved(update: Steps) -> Steps:
+    """Half of what another step adds."""
+    return lambda gradient, memory: {name: 0.5 * leaf for name, leaf in update(gradient, memory).items()}
+
+
+def with_memory(kind: str, local: Callable[..., tuple[Model, Any]], keep: bool) -> tuple[Any, list[Any]]:
+    """A loop whose clients have a memory for each of two blocks, which goes on or begins anew in every round."""
+
+    def one(r: Round, w: Model, own: Any) -> tuple[Model, Any]:
+        mine, memories = own
+        memories = memories if keep else ({}, {})
+        w, mine = local(r, w, mine, *memories)
+        return w, (mine, memories)
+
+    w, own = go_through(kind, one, own=lambda beta: (beta, ({}, {})))
+    return w, [mine for mine, _ in own]
+
+
 # --- the methods, from the papers -------------------------------------------------------------------------------------
 
 
@@ -223,50 +272,51 @@ def pfedme() -> Any:
     return go_through("mixture", local)
 
 
-def fedrep() -> Any:
+def fedrep(of_w: Steps = MIDDLE, of_head: Steps = SLOW, keep: bool = False) -> Any:
     """Collins et al. 2021, Algorithm 1: the head for some passes, then the body with that head."""
 
-    def local(r: Round, w: Model, beta: Model) -> tuple[Model, Model]:
+    def local(r: Round, w: Model, beta: Model, for_w: Any, for_head: Any) -> tuple[Model, Model]:
         for batch in r.batches(2, apart=True):
-            beta = plus(beta, (-0.15, parts(slope(both(w, beta), *batch), w, beta)[1]))
+            beta = plus(beta, (1.0, of_head(parts(slope(both(w, beta), *batch), w, beta)[1], for_head)))
         for batch in r.batches():
-            w = plus(w, (-0.4, parts(slope(both(w, beta), *batch), w, beta)[0]))
+            w = plus(w, (1.0, of_w(parts(slope(both(w, beta), *batch), w, beta)[0], for_w)))
         return w, beta
 
-    return go_through("body", local)
+    return with_memory("body", local, keep)
 
 
-def ditto() -> Any:
+def ditto(of_w: Steps = MIDDLE, of_own: Steps = SLOW, keep: bool = False) -> Any:
     """Li et al. 2021, Algorithm 1: v_k −= η(∇F_k(v_k) + λ(v_k − w^t)), beside FedAvg from w^t."""
 
-    def local(r: Round, w: Model, v: Model) -> tuple[Model, Model]:
+    def local(r: Round, w: Model, v: Model, for_w: Any, for_own: Any) -> tuple[Model, Model]:
         sent = w
         for batch in r.batches(2, apart=True):
-            v = plus(v, (-0.15, slope(v, *batch)), (-0.15 * 0.6, minus(v, sent)))
+            v = plus(v, (1.0, of_own(plus(slope(v, *batch), (0.6, minus(v, sent))), for_own)))
         for batch in r.batches():
-            w = plus(w, (-0.4, slope(w, *batch)))
+            w = plus(w, (1.0, of_w(slope(w, *batch), for_w)))
         return w, v
 
-    return go_through("mixture", local)
+    return with_memory("mixture", local, keep)
 
 
-def apfl() -> Any:
+def apfl(of_w: Steps = MIDDLE, of_own: Steps = QUICK, of_a: float = 0.9, keep: bool = False) -> Any:
     """Deng et al. 2020, Algorithm 1, with a = 1 − α for the weight of the own model; a moves with the first batch of a round."""
 
-    def local(r: Round, w: Model, own: Any) -> tuple[Model, Any]:
+    def local(r: Round, w: Model, own: Any, for_w: Any, for_own: Any) -> tuple[Model, Any]:
         v, a = own["model"], 1 - own["alpha"]
         for i, batch in enumerate(r.batches(2)):
             mixed = plus({name: a * v[name] for name in v}, (1 - a, w))
             of_mixed = slope(mixed, *batch)
             if i == 0:
                 apart = minus(v, w)
-                new = a - 0.9 * sum(np.sum(of_mixed[name] * apart[name]) for name in v)
-            w, v = plus(w, (-0.4, slope(w, *batch))), plus(v, (-0.9 * a, of_mixed))
+                new = a - of_a * sum(np.sum(of_mixed[name] * apart[name]) for name in v)
+            own_slope = {name: a * leaf for name, leaf in of_mixed.items()}
+            w, v = plus(w, (1.0, of_w(slope(w, *batch), for_w))), plus(v, (1.0, of_own(own_slope, for_own)))
             if i == 0:
                 a = min(max(new, 0.0), 1.0)
         return w, {"model": v, "alpha": 1 - a}
 
-    return go_through("blended", local)
+    return with_memory("blended", local, keep)
 
 
 def perfedavg(hessian: str) -> Any:
@@ -308,35 +358,16 @@ def scaffold(present: Any = None, factors: Any = None) -> tuple[Model, list[Mode
     return x, c_i, c
 
 
-def momentum(gradient: Model, memory: dict[str, Any]) -> Model:
-    """Heavy ball: t = g + 0.9t, and a step of −0.1·t."""
-    memory["t"] = plus(gradient, (0.9, memory["t"])) if "t" in memory else gradient
-    return {name: -0.1 * leaf for name, leaf in memory["t"].items()}
+def optimised_by(update: Steps, keep: bool) -> Any:
+    """FedPer whose steps are an optimiser's."""
 
-
-def adam(gradient: Model, memory: dict[str, Any]) -> Model:
-    """Kingma & Ba 2015, Algorithm 1, with a rate of 0.05."""
-    zero = {name: np.zeros_like(leaf) for name, leaf in gradient.items()}
-    t = memory["t"] = memory.get("t", 0) + 1
-    m = memory["m"] = {n: 0.9 * memory.get("m", zero)[n] + 0.1 * g for n, g in gradient.items()}
-    v = memory["v"] = {n: 0.999 * memory.get("v", zero)[n] + 0.001 * g**2 for n, g in gradient.items()}
-    return {n: -0.05 * (m[n] / (1 - 0.9**t)) / (np.sqrt(v[n] / (1 - 0.999**t)) + 1e-8) for n in gradient}
-
-
-def optimised_by(update: Any, keep: bool) -> Any:
-    """FedPer whose steps are an optimiser's; its memory of both blocks goes on, or begins anew in every round."""
-
-    def local(r: Round, w: Model, own: Any) -> tuple[Model, Any]:
-        beta, memories = own
-        if not keep:
-            memories = ({}, {})
+    def local(r: Round, w: Model, beta: Model, for_w: Any, for_beta: Any) -> tuple[Model, Model]:
         for batch in r.batches():
             of_w, of_beta = parts(slope(both(w, beta), *batch), w, beta)
-            w, beta = plus(w, (1.0, update(of_w, memories[0]))), plus(beta, (0.5, update(of_beta, memories[1])))
-        return w, (beta, memories)
+            w, beta = plus(w, (1.0, update(of_w, for_w))), plus(beta, (1.0, halved(update)(of_beta, for_beta)))
+        return w, beta
 
-    w, own = go_through("body", local, own=lambda beta: (beta, ({}, {})))
-    return w, [beta for beta, _ in own]
+    return with_memory("body", local, keep)
 
 
 # --- both beside each other -------------------------------------------------------------------------------------------
@@ -375,6 +406,7 @@ NAMED = {
     "pfedme": of("pfedme", pfedme, lam=0.7, lr=0.5, inner_lr=0.2, inner_steps=3, epochs=2),
     "per_fedavg": of("per_fedavg", lambda: perfedavg("none"), alpha=0.2, batch=2, epochs=2),
 }
+HEAVY: dict[str, Any] = {"lr": 1.0, "lr_beta": 0.5, "optimizer": optax.sgd(0.1, momentum=0.9)}
 CASES = {
     **NAMED,
     "fedavg drawn": Case("traditional", LSGD(lr=0.4, batch=2, tau=4), lambda: fedavg(take=lambda r: r.draws(4, 2))),
@@ -392,7 +424,16 @@ CASES = {
     "momentum reset": optimised(optax.sgd(0.1, momentum=0.9), momentum, keep=False),
     "adam kept": optimised(optax.adam(0.05), adam, keep=True),
     "adam reset": optimised(optax.adam(0.05), adam, keep=False),
+    "apfl momentum": of(
+        "apfl", lambda: apfl(momentum, halved(momentum), 0.7, keep=True), alpha=0.3, epochs=2, lr_alpha=0.7, **HEAVY, keep=True
+    ),
+    "fedrep momentum": of(
+        "fedrep", lambda: fedrep(momentum, halved(momentum), keep=True), head="out", head_epochs=2, **HEAVY, keep=True
+    ),
+    "ditto momentum": of("ditto", lambda: ditto(momentum, halved(momentum)), lam=0.6, own_epochs=2, **HEAVY),
 }  # fmt: skip
+OWN_RATE = [name for name in NAMED if name not in ("scaffold", "pfedme")]
+"""The methods that take an optimizer, whose own rate must then decide."""
 EXPECTED: dict[str, Any] = {}
 
 
@@ -428,7 +469,7 @@ def counted(happened: Any, ledger: Any) -> None:
 def test_every_method_is_its_paper(name: str, engine: str, built: list[messages.Messages]):
     kind, method, _ = CASES[name]
     options: dict[str, Any] = {"rounds": ROUNDS, "seed": SEED, "record": (), "engine": engine}
-    if name in NAMED:
+    if isinstance(method, tw.methods.Method):
         found = method.fit(problem("traditional").clients, **options)
     else:
         found = tw.solve(problem(kind), method, **options)
@@ -444,8 +485,109 @@ def test_every_method_is_its_paper(name: str, engine: str, built: list[messages.
         counted(built[-1].runs[0], found.ledger)
 
 
+@pytest.mark.parametrize("name", OWN_RATE)
+def test_the_rate_of_an_optimizer_is_the_rate_of_the_steps(name: str):
+    """SGD at 0.4 in optax is SGD at 0.4: no other rate comes on top of it."""
+    settings = {"head": "out"} if name in ("fedper", "lg_fedavg", "fedrep", "fedbabu") else {}
+    settings |= {"norms": "out"} if name == "fedbn" else {}
+    plain, optimised = (
+        tw.methods.REGISTRY[name](LOSS, batch=BATCH, **settings, **rate).fit(
+            problem("traditional").clients, 2, record=()
+        )
+        for rate in ({"lr": 0.4}, {"optimizer": optax.sgd(0.4), **({"lr_alpha": 0.4} if name == "apfl" else {})})
+    )
+    start = jax.tree.leaves(plain.problem.starts([0])[0])
+    assert max(np.abs(a - b).max() for a, b in zip(jax.tree.leaves((plain.w, plain.beta)), start, strict=True)) > 1e-2
+    jax.tree.map(lambda a, b: assert_allclose(a, b, atol=1e-12), (plain.w, plain.beta), (optimised.w, optimised.beta))
+
+
+@pytest.mark.parametrize("weights", [optax.adamw(1.0, weight_decay=1.0), optax.chain(optax.clip(1e-9), optax.sgd(1.0))])
+def test_no_optimizer_touches_the_share_of_apfl(weights: Any):
+    """Weight decay would draw α to zero, and clipping would stop it; with the same models its step is the plain one."""
+    clients, settings = problem("traditional").clients, {"lr_alpha": 0.05, "batch": None}
+    apart = tw.methods.apfl(LOSS, lr=0.4, **settings).fit(
+        clients, 1, record=()
+    )  # w and v begin as the same, where α has no slope
+    plain = tw.methods.apfl(LOSS, lr=0.0, **settings).fit(clients, 1, start=(apart.w, apart.beta), record=())
+    found = tw.methods.apfl(LOSS, optimizer=weights, **settings).fit(clients, 1, start=(apart.w, apart.beta), record=())
+    assert np.abs(plain.beta["alpha"] - apart.beta["alpha"]).min() > 1e-4
+    assert_allclose(found.beta["alpha"], plain.beta["alpha"], atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("settings", "blamed"),
+    [
+        ({"lr": 1e9}, ": your lr = 1e\\+09 is too large, most likely: try a tenth of it"),
+        ({"lr": lambda k: 1e9 + k}, "your lr = 1e\\+09 in round 0 is too large"),
+        ({"optimizer": optax.sgd(1e9)}, ": the rate of your optimizer is too large"),
+        ({"lr": 2.0, "optimizer": optax.sgd(1e9)}, "the rate of your optimizer or your lr = 2 is too large"),
+    ],
+)
+def test_who_diverges_is_told_that_it_was_the_rate(settings: Any, blamed: str, monkeypatch: pytest.MonkeyPatch):
+    clients = problem("traditional").clients
+    monkeypatch.setattr(tw.Problem, "constants", lambda *_, **__: pytest.fail("constants of a net, for a message"))
+    found = tw.methods.fedavg(LOSS, batch=BATCH, **settings).fit(clients, 5)
+    assert found.status == "diverged" and re.search(blamed, found.message)
+
+
+def test_pfedme_of_a_net_that_diverges_names_its_rates(monkeypatch: pytest.MonkeyPatch):
+    clients = problem("traditional").clients
+    monkeypatch.setattr(tw.Problem, "constants", lambda *_, **__: pytest.fail("constants of a net, for a message"))
+    found = tw.methods.pfedme(LOSS, lr=0.1, inner_lr=1e9, batch=BATCH).fit(clients, 5)
+    assert found.status == "diverged" and "eta = 0.1 or inner_eta = 1e+09 is too large" in found.message
+
+
 def test_no_method_of_the_list_is_without_a_loop_of_its_own():
     assert NAMED.keys() == tw.methods.REGISTRY.keys()
+
+
+# --- the course of what is fine-tuned at the end ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["finetuned", "fedbabu"])
+def test_fine_tuning_goes_on_where_the_rounds_ended(name: str):
+    method, told = NAMED[name].method, list[Any]()
+    train = problem("traditional").clients
+    test = tw.Clients.from_list([(train[m].x[::2], train[m].y[::2]) for m in range(train.M)])
+    rounds = tw.solve(method.problem(train), method.algorithm, rounds=4, test=test)
+    found = method.fit(train, 4, test=test, callbacks=told.append)
+    assert found.history["round"].tolist() == [0, 1, 2, 3, 4, 4] and found.ledger.rounds == 4
+    assert found.history["iteration"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert found.history["stage"].tolist() == [1, 1, 1, 1, 1, 2]
+    for column in ("loss", "test_accuracy", "gradients_w", "gradients_beta", "bytes"):
+        assert_array_equal(found.history[column][:-1], rounds.history[column])
+        assert_array_equal([record[column] for record in told], found.history[column])
+    assert found.history["gradients_beta"][-1] > rounds.history["gradients_beta"][-1]
+    assert np.all(np.diff(found.history["seconds"]) >= 0)
+    pooled = np.average(tw.evaluate(found.problem, found, test).personal, weights=test.counts)
+    assert_allclose(found.history["test_accuracy"][-1], pooled)
+    assert found.best.value == found.history["test_accuracy"].max()
+    assert found.best.round == found.history["round"][int(np.argmax(found.history["test_accuracy"]))]
+    best = np.average(tw.evaluate(found.problem, found.at_best(), test).personal, weights=test.counts)
+    assert_allclose(best, found.best.value)
+
+
+def test_a_best_round_before_fine_tuning_stays_the_best():
+    """The test labels are what the shared model of round 2 says: nobody can do better later."""
+    train = problem("traditional").clients
+    method = tw.methods.finetuned(LOSS, lr=0.3, batch=BATCH)
+    right = tw.solve(method.problem(train), method.algorithm, rounds=2).w
+    test = tw.Clients.from_list([(one.x, LOSS.predictions(right, one.x)) for one in train])
+    found = method.fit(train, 4, test=test)
+    assert found.history["test_accuracy"][-1] < 1 == found.best.value and found.best.round == 2
+    assert tw.evaluate(found.problem, found.at_best(), test).personal.tolist() == [1.0] * train.M
+
+
+def test_how_the_rounds_ended_is_how_a_fine_tuned_run_ended(tmp_path: Path):
+    train = problem("traditional").clients
+    with tw.track.CSV(tmp_path / "run.csv") as log:
+        found = tw.methods.finetuned(LOSS, lr=0.0, finetune_lr=0.1).fit(
+            train, 9, validation=train, patience=2, callbacks=log
+        )
+    assert found.status == "converged" and "validation_accuracy has not improved for 2 records" in found.message
+    assert len((tmp_path / "run.csv").read_text().splitlines()) == 1 + len(found.history["round"]) == 5
+    wild = tw.methods.finetuned(LOSS, lr=1e9, batch=BATCH).fit(train, 5)
+    assert wild.status == "diverged" and wild.message.endswith("there was no fine-tuning")
 
 
 # --- who takes part ---------------------------------------------------------------------------------------------------

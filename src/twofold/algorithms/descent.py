@@ -18,7 +18,7 @@ from twofold.errors import InputError
 from twofold.randomness import Key
 from twofold.tree import Pytree
 
-__all__ = ["Optimizer", "Rule", "local_steps", "pulled", "rows_of", "rule", "steps_of", "trained"]
+__all__ = ["Optimizer", "Rule", "at_round", "local_steps", "pulled", "rows_of", "rule", "steps_of", "trained"]
 
 S = TypeVar("S")
 
@@ -131,11 +131,16 @@ class Rule(NamedTuple):
         return (both[0][0], both[1][0]), (both[0][1], both[1][1])
 
 
+def at_round(rate: Any, k: Any) -> Any:
+    """A learning rate in round k."""
+    return rate(k) if callable(rate) else rate
+
+
 def rule(method: Any, k: Any) -> Rule:
     """A method's rule in round k."""
     default = 1.0 if method.lr is None else method.lr
     rates = [default, default if method.lr_beta is None else method.lr_beta]
-    w, beta = (rate(k) if callable(rate) else rate for rate in rates)
+    w, beta = (at_round(rate, k) for rate in rates)
     return Rule((w, beta), method.optimizer)
 
 

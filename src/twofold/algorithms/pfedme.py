@@ -15,6 +15,7 @@ from twofold.algorithms.descent import local_steps, rows_of
 from twofold.algorithms.fields import known
 from twofold.algorithms.local import Plan
 from twofold.algorithms.oracle import Sampled
+from twofold.algorithms.training import check_rate, check_whole
 from twofold.control import repeat
 from twofold.errors import InputError
 from twofold.randomness import Key
@@ -63,8 +64,9 @@ class PFedMe(Algorithm):
     needs = "mixture"
 
     def __post_init__(self) -> None:
-        if self.local_rounds < 1 or self.inner_steps < 1:
-            raise InputError(f"pFedMe needs both numbers ≥ 1, got {self.local_rounds=}, {self.inner_steps=}.")
+        check_whole(self, "local_rounds", "inner_steps", "epochs")
+        for name in ("eta", "inner_eta"):
+            check_rate("pFedMe", name, getattr(self, name), schedule=False)
 
     @property
     def carries_state(self) -> bool:

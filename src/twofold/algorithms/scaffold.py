@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from numpy.typing import NDArray
 
 from twofold import tree
@@ -70,6 +71,12 @@ class Scaffold(Training):
         super().__post_init__()
         if self.optimizer is not None:
             raise InputError("Scaffold's control variates need plain gradient steps: give lr= and no optimizer.")
+        lr: Any = self.lr
+        first: Any = cast(Any, lr)(0) if callable(lr) else lr
+        if first is not None and not isinstance(first, Tracer) and float(first) == 0:
+            raise InputError(
+                "Scaffold divides by its learning rate, so lr must be above 0 in every round, got 0 in round 0."
+            )
 
     def among(self, chances: NDArray[np.float64] | None) -> Scaffold:
         """Store each client's probability of taking part: means over participants are divided by it, and c must not be."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -124,14 +124,9 @@ class Training(Algorithm):
 def check_training(method: Any) -> None:
     """Refuse impossible numbers of steps, learning rates and optimizers."""
     kind = type(method).__name__
-    for name in ("tau", "batch", "epochs"):
-        value = getattr(method, name)
-        if isinstance(value, str) or (value is not None and value < 1):
-            raise InputError(f"{kind} needs {name} ≥ 1, got {name}={value!r}.")
-        if isinstance(value, float) and not value.is_integer():
-            raise InputError(f"{kind} needs a whole number for {name}, got {name}={value!r}.")
-    for name in ("lr", "lr_beta"):
-        _check_rate(kind, name, getattr(method, name))
+    check_whole(method, "tau", "batch", "epochs", "head_epochs", "own_epochs")
+    for name in ("lr", "lr_beta", "lr_alpha"):
+        check_rate(kind, name, getattr(method, name, None))
     prox = getattr(method, "prox", None)
     if isinstance(prox, int | float) and not 0 <= prox < math.inf:
         raise InputError(f"{kind} needs a finite prox ≥ 0 (the strength of its pull towards w), got {prox=}.")
@@ -140,18 +135,35 @@ def check_training(method: Any) -> None:
         raise InputError(f"{kind}'s optimizer must be one from optax, as in optax.adam(1e-3), got {optimizer!r}.")
 
 
-def _check_rate(kind: str, name: str, rate: object) -> None:
-    """Refuse a learning rate that is no number ≥ 0, or no function whose value in round 0 is one."""
-    if isinstance(rate, str):
-        raise InputError(f"{kind}'s learning rate is a number or a function of the round, got {name}={rate!r}.")
-    if isinstance(rate, int | float) and not 0 <= rate < math.inf:
-        raise InputError(f"{kind} needs a learning rate that is a finite number ≥ 0, got {name}={rate!r}.")
-    if callable(rate):
+def check_whole(method: Any, *names: str) -> None:
+    """Refuse numbers of steps, rows and passes that are not whole and at least 1; None and fields that a method lacks are fine."""
+    kind = type(method).__name__
+    for name in names:
+        value = getattr(method, name, None)
+        if isinstance(value, str) or (value is not None and value < 1):
+            raise InputError(f"{kind} needs {name} ≥ 1, got {name}={value!r}.")
+        if value is not None and not float(value).is_integer():
+            raise InputError(f"{kind} needs a whole number for {name}, got {name}={value!r}.")
+
+
+def check_rate(kind: str, name: str, rate: object, *, schedule: bool = True) -> None:
+    """Refuse a learning rate that is no number ≥ 0, or, where a `schedule` may be one, no function that gives one in round 0."""
+    if callable(rate) and schedule:
         first: Any = rate(0)
-        if not isinstance(first, Tracer) and not (np.ndim(first) == 0 and 0 <= float(first) < math.inf):
+        if not isinstance(first, Tracer) and not _is_rate(first):
             raise InputError(
                 f"{kind}'s {name} must give a finite number ≥ 0 in every round, but {name}(0) = {first!r}."
             )
+    elif rate is not None and not isinstance(rate, Tracer):
+        if callable(rate) or np.ndim(cast(Any, rate)) or np.asarray(rate).dtype.kind not in "iuf":
+            such = "a number or a function of the round" if schedule else "a number, and no function of the round"
+            raise InputError(f"{kind}'s learning rate is {such}, got {name}={rate!r}.")
+        if not _is_rate(rate):
+            raise InputError(f"{kind} needs a learning rate that is a finite number ≥ 0, got {name}={rate!r}.")
+
+
+def _is_rate(value: Any) -> bool:
+    return np.ndim(value) == 0 and 0 <= float(value) < math.inf
 
 
 def refuse_both(method: Training, of_theory: bool) -> None:

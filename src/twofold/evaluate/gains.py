@@ -220,7 +220,8 @@ class Report:
             out.append(
                 f"Against {_against(name)}: {middle}{unit} on average ({100 * self.level:g} %: {low} to {high}). "
                 f"{int(np.sum(found.value > 0))} of {len(self.names)} clients are better off, {int(np.sum(found.value < 0))} worse; "
-                f"{int(found.helped.sum())} surely helped, {int(found.hurt.sum())} surely hurt (by chance alone about {chance:.1g} of each)."
+                f"{int(found.helped.sum())} surely helped, {int(found.hurt.sum())} surely hurt "
+                f"(by chance alone about {chance:.1g} of each)."
             )
         few = int(np.sum(~next(iter(self.gains.values())).enough)) if self.gains else 0
         if few:

@@ -12,13 +12,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
+from numpy.typing import NDArray
 
 from twofold import tree
 from twofold.clients import Clients
 from twofold.errors import InputError
 from twofold.tree import Pytree
 
-__all__ = ["Batch", "Held", "Rows", "by_row", "check_by_row", "is_close", "mean_by_row", "ridge_of", "sees_other_rows"]
+__all__ = [
+    "Batch", "Held", "Rows", "by_row", "check_by_row", "is_close", "mean_by_row", "ridge_of", "sees_other_rows", "spread",
+]  # fmt: skip
 
 
 class Rows(NamedTuple):
@@ -139,6 +142,16 @@ def is_close(found: ArrayLike, expected: ArrayLike) -> bool:
     return not bool(np.any(np.abs(a - b) > digits * (1 + np.max(np.abs(b), initial=0.0))))
 
 
+def spread(clients: Clients, most: int = 4) -> NDArray[np.int64]:
+    """The places of a few rows, far apart in everybody's: one client may have a single row, or rows that are all the same.
+
+    >>> import numpy as np, twofold as tw
+    >>> spread(tw.Clients.from_list([(np.eye(1), [0]), (np.eye(9), np.arange(9))])).tolist()
+    [0, 3, 6, 9]
+    """
+    return np.unique(np.linspace(0, clients.rows - 1, most).astype(np.int64))
+
+
 def check_by_row(
     who: str, given: object, function: Callable[[Pytree, Batch], ArrayLike], start: Pytree, clients: Clients
 ) -> None:
@@ -148,8 +161,8 @@ def check_by_row(
     >>> clients = tw.Clients.from_list([(np.array([[1.0], [2.0]]), [0.0, 1.0])])
     >>> check_by_row("losses.custom", None, lambda w, batch: jnp.mean(batch.x @ w), np.zeros(1), clients)
     """
-    count = min(4, int(clients.counts[0]))
-    x, y = tree.cast(jax.tree.map(lambda leaf: leaf[:count], (clients.x, clients.y)))
+    chosen = spread(clients)
+    x, y = tree.cast(jax.tree.map(lambda leaf: leaf[chosen], (clients.x, clients.y)))
     params = _shaken(tree.cast(jax.tree.map(np.asarray, start)))
     with jax.default_matmul_precision("highest"):
         together = jnp.mean(function(params, Batch(x, y)))
@@ -157,8 +170,10 @@ def check_by_row(
     if is_close(together, alone):
         return
     name = getattr(given, "__name__", "the function")
+    owners = np.unique(np.searchsorted(clients.offsets, chosen, side="right") - 1)
+    whose = f"client{'s' * (len(owners) > 1)} {', '.join(repr(clients.names[m]) for m in owners)}"
     raise InputError(
-        f"{who} needs a mean over single rows, but on {count} rows of client {clients.names[0]!r} {name} "
+        f"{who} needs a mean over single rows, but on {len(chosen)} rows of {whose} {name} "
         f"gives {float(together):.6g}, and the mean of its values for single rows is {float(alone):.6g}. If it is a sum, return the "
         "mean; if it uses other rows of the batch, as BatchNorm does, use tw.losses.net."
     )

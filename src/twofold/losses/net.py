@@ -22,7 +22,7 @@ from twofold.clients import ClientError, Clients
 from twofold.convolutions import fast
 from twofold.errors import InputError, KindError
 from twofold.losses import linear
-from twofold.losses.base import Held, Rows, ridge_of, sees_other_rows
+from twofold.losses.base import Held, Rows, ridge_of, sees_other_rows, spread
 from twofold.losses.linear import Link
 from twofold.losses.modules import ModelLike, adapt
 from twofold.losses.modules import Net as Module
@@ -91,7 +91,8 @@ class Net:
         else:
             _check_outputs(self.link, out)
             _check_targets(clients, self.link, out)
-        some = jax.tree.map(lambda leaf: leaf[: min(4, int(clients.counts[0]))], clients.x)
+        chosen = spread(clients)
+        some = jax.tree.map(lambda leaf: leaf[chosen], clients.x)
         whole, exact = tree.cast(self.init(clients)), dataclasses.replace(self, dtype=None)
         if sees_other_rows(lambda x: exact._apply(whole, x, None)[0], tree.cast(some)):
             raise InputError(

@@ -246,12 +246,18 @@ def weight_sharing(
             "weight_sharing needs either split= (what is shared) or private= (the names of what is private)."
         )
     if private is not None:
-        names = (private,) if isinstance(private, str) else tuple(private)
-        return WeightSharing(loss, AllBut(dict.fromkeys((*names, STATE))))
-    if isinstance(split, str):
-        return WeightSharing(loss, (split,))
+        return WeightSharing(loss, AllBut(dict.fromkeys((*_layers(private), STATE))))
     if isinstance(split, dict):  # a slice that was written to JSON
         split = slice(*cast(list[Any], split["slice"]))
     if isinstance(split, (int, slice)) or callable(split):
         return WeightSharing(loss, cast(_Split, split))
-    return WeightSharing(loss, tuple(cast(Collection[str], split)))
+    return WeightSharing(loss, _layers(split))
+
+
+def _layers(given: object) -> tuple[str, ...]:
+    """The names of layers, of one or several."""
+    several = isinstance(given, Collection) and not isinstance(given, str)
+    names: tuple[object, ...] = tuple(cast(Collection[object], given)) if several else (given,)
+    if not all(isinstance(name, str) for name in names):
+        raise InputError(f"Layers are chosen by their names, as in 'Dense_1' or ['Conv_0', 'Conv_1'], got {given!r}.")
+    return cast(tuple[str, ...], names)

@@ -22,9 +22,6 @@ from twofold.tree import Pytree
 
 __all__ = ["solve_stages"]
 
-SUMS = ("round", "iteration", "bytes", "gradients_w", "gradients_beta", "seconds")
-"""Columns that go on in the second stage from where the first left them."""
-
 
 def solve_stages(
     problem: Problem, stages: Stages, algorithm: str | Algorithm, options: Options, seed: int, interrupt: Interrupt
@@ -68,16 +65,10 @@ def _first_alone(first: Result, beta: Pytree) -> Result:
 
 def _joined(first: Result, second: Result, seed: int) -> Result:
     """One result of both stages, with a column that says which a record belongs to."""
-    records = len(first.history["round"])
-    columns: dict[str, np.ndarray] = {}
-    for name, after in second.history.items():
-        before = first.history[name] if name in first.history else np.full(records, np.nan)
-        columns[name] = np.concatenate([before, after + (before[-1] if name in SUMS else 0)])
-    columns["stage"] = np.repeat([1, 2], [records, len(second.history["round"])])
     ends = ("diverged", "interrupted")
     worst = next((run for run in (first, second) if run.status in ends), second)
     return Result(
-        w=first.w, beta=second.beta, history=History(columns), ledger=first.ledger + second.ledger, status=worst.status,
-        message=f"first stage: {first.message}; second stage: {second.message}", algorithm=second.algorithm, seed=seed,
-        seconds=first.seconds + second.seconds, notes=tuple(dict.fromkeys(first.notes + second.notes)),
+        w=first.w, beta=second.beta, history=first.history.then(second.history), ledger=first.ledger + second.ledger,
+        status=worst.status, message=f"first stage: {first.message}; second stage: {second.message}", algorithm=second.algorithm,
+        seed=seed, seconds=first.seconds + second.seconds, notes=tuple(dict.fromkeys(first.notes + second.notes)),
     )  # fmt: skip

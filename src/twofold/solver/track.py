@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -215,6 +215,8 @@ class Track:
         what = ", ".join(f"{n} = {v:.3g}" for n, v in values.items() if n in measure.BUILT_IN) or "iterate not finite"
         text = f"{self.run.algorithm.name} diverged between iterations {before:,} and {self.k:,} ({what})"
         given, constants = self.run.given, self.run.options.constants
+        if getattr(given, "is_plain", False):
+            return text + _blame_rate(given)
         eta = getattr(given, "eta", None)
         if callable(eta):
             return text + ": the schedule's steps are too large, most likely."
@@ -231,6 +233,12 @@ class Track:
 
     def _blame_step(self, given: Any, eta: float) -> str:
         """What to say of a step size that the user gave."""
+        if getattr(
+            getattr(self.run.problem.objective, "loss", None), "trains", False
+        ):  # theory's would cost a net's constants
+            names = ("eta", "inner_eta")
+            steps = [f"{name} = {getattr(given, name):g}" for name in names if getattr(given, name, None) is not None]
+            return f": {' or '.join(steps)} is too large, most likely: try a tenth of it."
         try:
             options = self.run.options
             theory = complete(
@@ -274,6 +282,18 @@ class Track:
             notes=run.notes,
             best=None if watch is None or self.best is None else self._best(watch, self.best),
         )
+
+
+def _blame_rate(given: Any) -> str:
+    """What to say of plain steps: they are the user's, and no constant of the problem had a part in them."""
+    given_rates: list[tuple[str, Any]] = [(name, getattr(given, name)) for name in ("lr", "lr_beta")]
+    rates = [
+        f"{name} = {float(cast(Any, rate)(0)):g} in round 0" if callable(rate) else f"{name} = {float(rate):g}"
+        for name, rate in given_rates
+        if rate  # neither left out nor zero
+    ]
+    whose = ["the rate of your optimizer"] * (given.optimizer is not None) + [f"your {rate}" for rate in rates]
+    return f": {' or '.join(whose)} is too large, most likely: try a tenth of it."
 
 
 # --- the ledger: what a run cost each client, counted from the coins of its iterations ---------------------------------------
