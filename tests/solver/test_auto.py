@@ -110,3 +110,27 @@ def test_profiles_price_is_what_a_run_pays(problem: tw.Problem) -> None:
     used = needs(problem, complete(problem, "profile")[0], found.rounds)
     assert found.bytes == pytest.approx(used.bytes)
     assert found.gradients == pytest.approx(used.gradients_w + used.gradients_beta)
+
+
+def test_what_is_not_convex_gets_lsgd_whoever_takes_part() -> None:
+    """saga is proven for convex problems only: participation does not change that."""
+    rng = np.random.default_rng(3)
+    clients = tw.Clients.from_list([(rng.normal(size=(8, 2)), rng.normal(size=8)) for _ in range(4)])
+    curved = tw.Problem(tw.objectives.maml(tw.losses.squared(l2=0.1), alpha=0.1), clients)
+    for who in (None, 2):
+        with pytest.warns(
+            tw.TheoryWarning, match="auto chose lsgd, since the problem is not convex: nothing is proven"
+        ):
+            assert tw.solve(curved, rounds=1, participation=who).algorithm.name == "lsgd"
+    convex = tw.Problem(tw.objectives.mixture(tw.losses.squared(l2=0.1), lam=0.5), clients)
+    assert tw.solve(convex, rounds=1, participation=2).algorithm.name == "saga"
+
+
+@pytest.mark.parametrize("kind", ["local", "ditto"])
+def test_where_nothing_is_shared_no_rounds_are_told(kind: str) -> None:
+    rng = np.random.default_rng(4)
+    clients = tw.Clients.from_list([(rng.normal(size=(8, 2)), rng.integers(0, 2, 8)) for _ in range(3)])
+    loss = tw.losses.logistic(l2=0.1)
+    objective = tw.objectives.local(loss) if kind == "local" else tw.objectives.multitask(loss, lam=0.5, Lambda=np.inf)
+    said = tw.solve(tw.Problem(objective, clients)).notes[-1]
+    assert "0 rounds" not in said and "nothing is sent; about" in said

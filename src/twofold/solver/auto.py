@@ -72,13 +72,13 @@ def choose(
 ) -> Chosen:
     """The cheapest method for a relative accuracy; `some`: not everyone takes part; `metric`: other variables may be chosen; `work`:
     operations that may be spent on Newton's directions where all clients are simulated on one machine."""
+    if not problem.objective.convex:
+        why = "auto chose lsgd, since the problem is not convex: nothing is proven for any method there, and no rate is known."
+        return Chosen(REGISTRY["lsgd"](), problem, why)
     if some:
         name = "saga" if "saga" in REGISTRY else "lsgd"
         why = f"auto chose {name}, which is right when only some clients take part in a round."
         return Chosen(REGISTRY[name](), problem, why)
-    if not problem.objective.convex:
-        why = "auto chose lsgd, since the problem is not convex and no rate is known for it."
-        return Chosen(REGISTRY["lsgd"](), problem, why)
     size = sum(tree.size(block) for block in problem.abstract_start)
     if size > UNKNOWN and _is_unknown(problem):
         # On all rows: with sampled ones it would stop at their noise, and nothing is known that could make the steps smaller.
@@ -94,9 +94,11 @@ def choose(
         return Chosen(REGISTRY["profile"](), problem, why)
     best, *others = sorted(found, key=lambda one: one.cost)
     basis = "at most, by its proven rate" if best.proven else "as measured on other problems (it has no proven rate)"
-    text = (
-        f"auto chose {best.name}: about {math.ceil(best.rounds):,} rounds to {relative:.2g} of the initial gap, {basis}"
-    )
+    if problem.has_shared:
+        count = f"about {math.ceil(best.rounds):,} rounds to {relative:.2g} of the initial gap, {basis}"
+    else:
+        count = f"nothing is shared, so that nothing is sent; about {math.ceil(best.iterations):,} iterations, {basis}"
+    text = f"auto chose {best.name}: {count}"
     if others:
         text += f"; the next best, {others[0].name}, would cost {others[0].cost / best.cost:.3g} times as much"
     elif floors:
