@@ -314,7 +314,8 @@ def test_a_run_that_will_not_end_in_time_is_told_before():
 
 
 def test_solve_tells_when_its_seconds_will_not_do():
-    tw.solve(hard(1e-11), "acd", tol=1e-12, iterations=5)  # compiled beforehand
+    with pytest.warns(tw.TheoryWarning, match="5 iterations will hardly do"):
+        tw.solve(hard(1e-11), "acd", tol=1e-12, iterations=5)  # compiled beforehand
     with pytest.warns(tw.TheoryWarning, match=r"0\.3 s will hardly do: theory needs about .* s of acd for tol = 1e-12"):
         result = tw.solve(hard(1e-11), "acd", tol=1e-12, seconds=0.3)
     assert "0.3 s will hardly do" in " ".join(result.notes)

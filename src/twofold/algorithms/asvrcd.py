@@ -50,6 +50,7 @@ class ASVRCD(Algorithm):
         default="one"
     )  # one reference point for both blocks, or two, one for each
     name = "asvrcd"
+    corrects = frozenset({"sampling"})
     rate = rated.asvrcd
 
     def __post_init__(self) -> None:

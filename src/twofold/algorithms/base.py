@@ -166,6 +166,9 @@ class Algorithm(ABC):
     )
     works_with_some: ClassVar[bool] = False  # whether it remains correct if only some clients take part in a round
     needs_unbiased: ClassVar[bool] = False  # whether these must then be weighted by known probabilities
+    corrects: ClassVar[frozenset[str] | None] = (
+        None  # what does not keep it from the optimum: "sampling", "local steps", "absence"; None: not known
+    )
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Drop an inherited `rate` if the subclass has another name, because the rate is proven for its base only."""

@@ -129,11 +129,11 @@ def al2sgd_plus(self: Any, facts: Any, eps: float) -> Said:
 
 
 def saga(self: Any, facts: Any, eps: float) -> Said:
-    """The rate min{ημ, min q_m/2}, if all clients take part."""
+    """The rate min{ημ, min q_m/2}, for the run's own q_m."""
     each = facts.each()
     if not facts.constants.mu > 0:
         return _needs_mu("saga")
-    found = stepsizes_newer.saga(facts.constants, each, 1.0)
+    found = stepsizes_newer.saga(facts.constants, each, 1.0 if self.q is None else self.q)
     if (other := _same(self, "eta", found["eta"])) is not None:
         return other
     if not np.any(each.L_beta > 0):

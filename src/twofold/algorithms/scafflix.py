@@ -50,6 +50,7 @@ class Scafflix(Algorithm):
     batch: int | None = static(default=None)
     """Rows in one sampled gradient; None takes all rows."""
     name = "scafflix"
+    corrects = frozenset[str]()
     rate = rated.rounds_of_clients(stepsizes_newer.scafflix, "steps")
 
     def complete(self, setting: Facts) -> tuple[Scafflix, str | None]:

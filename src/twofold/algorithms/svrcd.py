@@ -46,6 +46,7 @@ class SVRCD(Algorithm):
     batch: Batch = static(default="auto")  # rows in one sampled gradient; None: all rows, "auto": the cheapest number
     optimal: Literal["w", "beta"] = static(default="w")  # the block whose number of gradients theory's ρ minimises
     name = "svrcd"
+    corrects = frozenset({"sampling"})
     rate = rated.svrcd
 
     def complete(self, setting: Setting) -> tuple[SVRCD, str | None]:

@@ -12,26 +12,19 @@ from twofold import tree
 from twofold.algorithms import LSGD, REGISTRY, Algorithm
 from twofold.algorithms.base import Facts
 from twofold.algorithms.profile import Profile
-from twofold.engines.schedule import Schedule, footprint
 from twofold.errors import TwofoldError
 from twofold.problem import Problem
+from twofold.solver.foresight import needs, proven_iterations
 from twofold.solver.steps import complete, facts_of
 from twofold.theory import rates
 from twofold.theory.constants import Constants
 from twofold.theory.cost import Cost
 
-__all__ = [
-    "CANDIDATES", "USUAL", "Candidate", "Chosen", "Needs", "accuracy", "candidates", "choose", "is_exact", "needs",
-    "out_of_time", "shortfall",
-]  # fmt: skip
+__all__ = ["CANDIDATES", "USUAL", "Candidate", "Chosen", "accuracy", "candidates", "choose"]
 
 CANDIDATES = ("profile", "acd", "asvrcd", "svrcd")
-SLACK = 3.0
-"""How many times longer than it takes theory may say that a run takes."""
 UNKNOWN = 400
 """Parameters (of w and of one β) from which on a function of which nothing is known is taken for a net."""
-LOOKED_AT = 4096
-"""Iterations from whose coins the cost of an iteration is taken."""
 TYPICAL = 2.5
 """How many times faster than its proven rate a run is, about, in the median there: bounds are divided by it before they are
 compared with what is typical. It comes from the twenty problems of docs/realdata.md, as profile's rounds do (`rated.profile`)."""
@@ -235,7 +228,7 @@ def _candidate(problem: Problem, name: str, cost: Cost, relative: float) -> Cand
         algorithm, _ = complete(problem, name, cost=cost)
     except TwofoldError:
         return None
-    iterations = _proven_iterations(problem, algorithm, relative, cost)
+    iterations = proven_iterations(algorithm, facts_of(problem, cost=cost), relative)
     if not math.isfinite(iterations):
         return None
     found = needs(problem, algorithm, iterations)
@@ -260,81 +253,6 @@ def accuracy(problem: Problem, tol: float, start: tuple[Any, Any] | None = None)
     first = float(problem.value(*(problem.start if start is None else start)))
     part = tol / first if math.isfinite(first) and first > 0 else USUAL
     return min(max(part, FINEST), COARSEST)
-
-
-class Needs(NamedTuple):
-    """What a number of iterations costs a client, on average over the first coins; bytes are sent and received."""
-
-    rounds: float
-    bytes: float
-    gradients_w: float
-    gradients_beta: float
-
-
-def needs(problem: Problem, algorithm: Algorithm, iterations: float, seed: int = 0) -> Needs:
-    """What so many iterations of a method with all its steps cost, by its own plan, messages and evaluations."""
-    cast = tree.cast(algorithm)
-    look = int(min(max(math.ceil(iterations), 1), LOOKED_AT))
-    course = Schedule(cast, problem, footprint(cast, problem).parts, [seed]).ahead(0, look)
-    rounds, floats, of_w, of_beta = (float(column[0, -1]) * iterations / look for column in course)
-    return Needs(rounds, 2 * floats * jnp.result_type(float).itemsize, of_w, of_beta)
-
-
-def shortfall(
-    problem: Problem, algorithm: Algorithm, rounds: int | None, tol: float | None, first: float
-) -> str | None:
-    """A sentence where so many rounds are far from what theory needs to `tol` from a gap of at most `first`; else None.
-
-    A proven rate is a bound, and a run is faster, about three times in the median of docs/realdata.md: nothing is said up to that.
-    """
-    if rounds is None or tol is None or not (math.isfinite(first) and first > tol):
-        return None
-    iterations = _proven_iterations(problem, algorithm, tol / first)
-    if not math.isfinite(iterations):
-        return None
-    wanted = needs(problem, algorithm, iterations).rounds
-    if wanted <= SLACK * rounds:
-        return None
-    return (
-        f"{rounds:,} rounds will hardly do: theory needs about {wanted:,.0f} rounds of {algorithm.name} for tol = {tol:g}, from a gap "
-        f"of {first:.3g} at most. Allow more rounds, ask for a larger tol, or leave the method open: solve(problem, tol={tol:g})."
-    )
-
-
-def out_of_time(
-    problem: Problem, algorithm: Algorithm, seconds: float, tol: float, first: float, done: tuple[int, float]
-) -> str | None:
-    """A sentence where `seconds` are far from what theory needs to `tol` from a gap of at most `first`; else None.
-
-    `done` are the iterations that were done so far, and the seconds that they took: the speed of this machine.
-    """
-    count, took = done
-    if not (math.isfinite(first) and first > tol) or count < 1 or took <= 0:
-        return None
-    wanted = _proven_iterations(problem, algorithm, tol / first) * took / count
-    if not math.isfinite(wanted) or wanted <= SLACK * seconds:
-        return None
-    return (
-        f"{seconds:g} s will hardly do: theory needs about {wanted:,.0f} s of {algorithm.name} for tol = {tol:g} at this run's speed, "
-        f"{wanted / seconds:,.3g} times as long. Allow more seconds, ask for a larger tol, bring the features to one scale, or leave "
-        f"the method open: solve(problem, tol={tol:g})."
-    )
-
-
-def is_exact(algorithm: Algorithm) -> bool:
-    """Whether the method converges to the optimum itself, so that nothing is left out of its rate."""
-    variance_reduced = algorithm.name in ("acd", "svrcd", "asvrcd", "l2sgd_plus")
-    return variance_reduced or (getattr(algorithm, "batch", None) is None and getattr(algorithm, "tau", 1) == 1)
-
-
-def _proven_iterations(problem: Problem, algorithm: Algorithm, relative: float, cost: Cost | None = None) -> float:
-    """By the method's own rate; infinite where none is proven, or where something is left out of it."""
-    said = algorithm.rate(facts_of(problem, cost=cost), relative)
-    if isinstance(said, str) or said.certainty not in ("certified", "theorem"):
-        return math.inf
-    if isinstance(said, rates.Rate):
-        return said.iterations(relative)
-    return said.iterations if is_exact(algorithm) else math.inf
 
 
 def _quadratic(problem: Problem) -> bool:

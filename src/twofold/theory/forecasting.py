@@ -26,7 +26,7 @@ from twofold.errors import InputError, NotFound, TwofoldError
 from twofold.exports import FilePath, Table
 from twofold.problem import Problem
 from twofold.solver import complete, make
-from twofold.solver.auto import Needs, is_exact, needs
+from twofold.solver.foresight import Needs, is_exact, needs
 from twofold.solver.options import warn
 from twofold.solver.steps import facts_of
 from twofold.theory import rates
