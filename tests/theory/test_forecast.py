@@ -325,3 +325,13 @@ def test_the_table_fits_eighty_columns_and_travels():
     table = tw.theory.forecast(hard(), 1e-6)
     assert max(map(len, str(table).splitlines())) <= 80 and "…" not in str(table)
     assert "<table>" in table._repr_html_() and r"\toprule" in table.to_latex()
+
+
+@pytest.mark.parametrize("name", ["scaffnew", "scafflix"])
+def test_no_rate_of_single_clients_is_claimed_where_their_curvature_is_not_known(name: str) -> None:
+    """F's μ is no client's μ_m: in a metric, and with constants of one's own, only F's is there."""
+    known = tw.theory.forecast(MIXTURE, 1e-3, [name])[name]
+    assert known.certainty == "certified" and known.iterations > 1
+    in_a_metric = tw.Problem(MIXTURE.objective, MIXTURE.clients, precondition="matrix")
+    for found in (tw.theory.forecast(in_a_metric, 1e-3, [name]), tw.theory.forecast(MIXTURE, 1e-3, [name], constants=C)):
+        assert not found[name].is_known and "every client's own curvature is known: not in a metric" in found[name].note

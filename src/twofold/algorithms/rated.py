@@ -22,6 +22,7 @@ QUADRATIC, NEWTON, PER_DECADE = 2.0, 5.0, 2.0
 """Typical rounds of `profile`, which has no rate: for a quadratic, by Newton's method, and by L-BFGS per factor of ten. `twofold
 reproduce realdata` measures 2; 3 to 5; and 1 to 4.9 (median 1.5, mean 2.4). None of them is a theorem."""
 MEASURED = "measured on other problems (docs/realdata.md): it has no proven rate."
+UNKNOWN = "{} has a rate only where every client's own curvature is known: not in a metric (precondition=), and not with constants= of your own."
 Said = Prediction | Rate | str
 
 
@@ -104,6 +105,8 @@ def rounds_of_clients(theory: Callable[..., stepsizes.Hyper], *steps: str) -> An
     """The rate of Scaffnew or Scafflix: min{η_m μ_m, p²}, if every client's own function is strongly convex."""
 
     def rate(self: Any, facts: Any, eps: float) -> Said:
+        if facts.curvature is None or facts.curvature() is None:  # F's μ is no client's μ_m
+            return UNKNOWN.format(self.name)
         each = facts.each()
         if not np.all(each.mu > 0):
             flat = int(np.argmin(each.mu))
