@@ -22,7 +22,10 @@ QUADRATIC, NEWTON, PER_DECADE = 2.0, 5.0, 2.0
 """Typical rounds of `profile`, which has no rate: for a quadratic, by Newton's method, and by L-BFGS per factor of ten. `twofold
 reproduce realdata` measures 2; 3 to 5; and 1 to 4.9 (median 1.5, mean 2.4). None of them is a theorem."""
 MEASURED = "measured on other problems (docs/realdata.md): it has no proven rate."
-UNKNOWN = "{} has a rate only where every client's own curvature is known: not in a metric (precondition=), and not with constants= of your own."
+UNKNOWN = (
+    "{} has a rate only where every client's own curvature is known: not in a metric (precondition=), and not with "
+    "constants= of your own."
+)
 Said = Prediction | Rate | str
 
 
@@ -141,8 +144,10 @@ def saga(self: Any, facts: Any, eps: float) -> Said:
         return other
     if not np.any(each.L_beta > 0):
         return Rate(found["kappa"], criterion="‖w − w*‖²")
-    note = "proven if every participant minimises over its β_m exactly."
-    return Rate(found["kappa"], "‖w − w*‖²", "theorem", note)
+    note = (
+        "not proven: the theorem is for participants that minimise over their β_m exactly, and these take a few steps."
+    )
+    return Rate(found["kappa"], "‖w − w*‖²", "unproven", note)
 
 
 def profile(self: Any, facts: Any, eps: float) -> Said:

@@ -28,6 +28,11 @@ SLACK_OF_TYPICAL = 1.9
 SHORT = 1e-4
 """The part of the first gap that sampled rows keep a run from, if nothing reduces their noise: none of docs/realdata.md got there."""
 PROVEN = ("certified", "theorem")
+BASIS = {
+    "measured": "as measured elsewhere (it has no proven rate), it takes",
+    "unproven": "by a rate that is not proven here, it takes",
+}
+"""What stands behind a number that is no theorem's."""
 LOOKED_AT = 4096
 """Iterations from whose coins the cost of an iteration is taken."""
 
@@ -134,12 +139,12 @@ def shortfall(
     limits = {name: n for name in ("rounds", "iterations") if (n := getattr(options.budget, name)) is not None}
     if not limits or not math.isfinite(iterations):
         return None
-    proven = certainty in PROVEN
-    basis = "theory needs" if proven else "as measured elsewhere (it has no proven rate), it takes"
+    slack = SLACK_OF_TYPICAL if certainty == "measured" else SLACK
+    basis = BASIS.get(certainty, "theory needs")
     for name, limit in limits.items():
         rounds = name == "rounds" and problem.has_shared
         wanted = needs(problem, algorithm, iterations).rounds if rounds else iterations
-        if wanted > (SLACK if proven else SLACK_OF_TYPICAL) * limit:
+        if wanted > slack * limit:
             remedy = f"Allow more {name}, or ask for a larger {goal.field}."
             if not auto:
                 remedy = f"Allow more {name}, ask for a larger {goal.field}, or leave the method open: solve(problem, {goal.field}=…)."
