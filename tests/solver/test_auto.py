@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import twofold as tw
+from twofold.algorithms import rated_clients
+from twofold.algorithms.newton import MATRIX_BETA
 from twofold.solver import complete
-from twofold.solver.auto import TYPICAL, accuracy, candidates, choose, needs
+from twofold.solver.auto import RATED, TYPICAL, accuracy, candidates, choose, needs
 from twofold.solver.auto import _floor as floor
 from twofold.theory.cost import PRESETS, Cost
 
@@ -110,6 +114,23 @@ def test_profiles_price_is_what_a_run_pays(problem: tw.Problem) -> None:
     used = needs(problem, complete(problem, "profile")[0], found.rounds)
     assert found.bytes == pytest.approx(used.bytes)
     assert found.gradients == pytest.approx(used.gradients_w + used.gradients_beta)
+
+
+def test_the_page_says_how_auto_chooses_with_the_numbers_that_it_uses() -> None:
+    page = " ".join((Path(__file__).parents[2] / "docs/choosing.md").read_text().split())
+    assert f"they are divided by {TYPICAL:g}" in page and all(
+        f"`{name}`" in page.split("`cost=` says")[0] for name in RATED
+    )
+    assert (
+        f"{rated_clients.QUADRATIC:g} rounds for a quadratic, {rated_clients.NEWTON:g} with Newton's directions, "
+        f"{rated_clients.PER_DECADE:g} for each factor of ten by L-BFGS" in page
+    )
+    inner = tw.algorithms.Profile()
+    assert (
+        f"more than {MATRIX_BETA} numbers" in page
+        and "two Newton steps of three conjugate" in page
+        and inner.products == 3
+    )
 
 
 def test_what_is_not_convex_gets_lsgd_whoever_takes_part() -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from twofold import tree
 from twofold.algorithms.fields import settle
+from twofold.algorithms.floors import Floor
 from twofold.algorithms.oracle import GradientOracle
 from twofold.control import is_traced, traced_once
 from twofold.errors import ContractError, InputError
@@ -212,6 +213,10 @@ class Algorithm(ABC):
         enough: rounds, bytes and gradients then follow from `plan`, `sends` and `evaluations`.
         """
         return f"no rate is proven for {self.name}."
+
+    def floor(self, c: Constants | None) -> Floor | None:
+        """What the method needs at least, with these constants (None: with any); None if nothing is known, see `floors`."""
+        return None
 
     @abstractmethod
     def init(self, w0: Pytree) -> Shared:

@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
 from twofold import tree
-from twofold.algorithms import rated
+from twofold.algorithms import rated_clients
 from twofold.algorithms.base import Algorithm, Evaluations, Facts, GradientOracle, fill
 from twofold.algorithms.fields import known
 from twofold.algorithms.lsgd import Plan
@@ -71,7 +71,7 @@ class SAGA(Algorithm):
     may_skip_messages = False
     works_with_some = True
     needs_unbiased = True
-    rate = rated.saga
+    rate = rated_clients.saga
 
     def is_complete(self) -> bool:
         """Never, because q always comes from the run's participation."""

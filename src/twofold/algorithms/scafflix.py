@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
 from twofold import randomness, tree
-from twofold.algorithms import rated
+from twofold.algorithms import rated_clients
 from twofold.algorithms.base import Algorithm, Evaluations, Facts, GradientOracle, fill, size_of_batch
 from twofold.algorithms.fields import known
 from twofold.algorithms.scaffnew import Message, Private, local_step, meet
@@ -51,7 +51,7 @@ class Scafflix(Algorithm):
     """Rows in one sampled gradient; None takes all rows."""
     name = "scafflix"
     corrects = frozenset[str]()
-    rate = rated.rounds_of_clients(stepsizes_newer.scafflix, "steps")
+    rate = rated_clients.rounds_of_clients(stepsizes_newer.scafflix, "steps")
 
     def complete(self, setting: Facts) -> tuple[Scafflix, str | None]:
         """η_m = 1/L_m, and p = √(min η_m μ_m)."""

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from twofold import randomness, tree
-from twofold.algorithms import rated
+from twofold.algorithms import rated_clients
 from twofold.algorithms.base import Algorithm, Evaluations, Facts, GradientOracle, fill, size_of_batch
 from twofold.algorithms.fields import known
 from twofold.algorithms.scd import Plan
@@ -95,7 +95,7 @@ class Scaffnew(Algorithm):
     """Rows in one sampled gradient; None takes all rows."""
     name = "scaffnew"
     corrects = frozenset[str]()
-    rate = rated.rounds_of_clients(stepsizes_newer.scaffnew, "eta")
+    rate = rated_clients.rounds_of_clients(stepsizes_newer.scaffnew, "eta")
 
     def complete(self, setting: Facts) -> tuple[Scaffnew, str | None]:
         """η = 1/L and p = 1/√κ of the worst client, with η = 1/(2𝓛) for sampled rows."""

@@ -8,7 +8,7 @@ import jax
 from jax.typing import ArrayLike
 
 from twofold import tree
-from twofold.algorithms import rated
+from twofold.algorithms import floors, rated
 from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill
 from twofold.algorithms.fields import Batch, drawn, known
 from twofold.algorithms.variance_reduction import Message, Plan, coins, counts, estimate, message
@@ -48,6 +48,7 @@ class SVRCD(Algorithm):
     name = "svrcd"
     corrects = frozenset({"sampling"})
     rate = rated.svrcd
+    floor = floors.svrcd
 
     def complete(self, setting: Setting) -> tuple[SVRCD, str | None]:
         """η = 1/(6𝓛), with the batch's 𝓛 if its noise is known; ρ for the optimal number of ∇_w or of ∇_β, or by cost."""

@@ -20,14 +20,15 @@ from twofold.theory import rates
 from twofold.theory.constants import Constants
 from twofold.theory.cost import Cost
 
-__all__ = ["CANDIDATES", "USUAL", "Candidate", "Chosen", "accuracy", "candidates", "choose"]
+__all__ = ["RATED", "USUAL", "Candidate", "Chosen", "accuracy", "candidates", "choose"]
 
-CANDIDATES = ("profile", "acd", "asvrcd", "svrcd")
+RATED = ("acd", "asvrcd", "svrcd")
+"""Methods that are looked at besides profile: those that go to the optimum of any objective by a proven rate."""
 UNKNOWN = 400
 """Parameters (of w and of one β) from which on a function of which nothing is known is taken for a net."""
 TYPICAL = 2.5
 """How many times faster than its proven rate a run is, about, in the median there: bounds are divided by it before they are
-compared with what is typical. It comes from the twenty problems of docs/realdata.md, as profile's rounds do (`rated.profile`)."""
+compared with what is typical. It comes from the twenty problems of docs/realdata.md, as profile's rounds do (`rated_clients`)."""
 USUAL, FINEST, COARSEST = 1e-8, 1e-12, 0.5
 """The part of the initial gap for which a method is chosen where no tolerance is asked for, and the range of it where one is."""
 WORK = 2e10
@@ -125,12 +126,10 @@ def _candidates(
     """The same, and the floors of those that were left out. Profile comes first: its price asks for no constants."""
     found = [one for one in _profiles(problem, cost, relative, work) if math.isfinite(one.cost)]
     floors: dict[str, float] = {}
-    for name in CANDIDATES:
-        if name == "profile":
-            continue
+    for name in RATED:
         least = min((one.cost for one in found), default=math.inf)
         floor = _floor(problem, name, cost, relative)
-        if name != "acd" and floor <= least < math.inf:  # the constants are needed anyway, and say more
+        if floor <= least < math.inf:  # the constants are needed anyway, and say more
             floor = _floor(problem, name, cost, relative, problem.constants())
         if floor > least:
             floors[name] = floor
@@ -148,45 +147,14 @@ def _candidates(
 
 
 def _floor(problem: Problem, name: str, cost: Cost, relative: float, c: Constants | None = None) -> float:
-    """What a method costs at least, with these constants or whatever they are; 0 where nothing is known.
-
-    With two blocks, for K = ln(1/relative):
-    - acd: ν ≤ min{p_w, p_β}², as a vector in block i alone shows. θ² = ν(1−θ) with s = √(1−θ) gives √ν = 1/s − s = 2 sinh u for
-      u = ln(1/s), so that −ln(1−θ) = 2u ≤ √ν ≤ p_i. So there are at least K rounds and, too, K steps on β.
-    - asvrcd: κ < ρ, and κ ≤ ½, since κ² ≤ (μ/L)(1−κ) with L = L^w + L^β ≥ 2μ (by the paper's constants κ ≤ θ₁ ≤ ½). A refresh is a
-      round and passes over all rows in both blocks; of them there are at least ρK/−ln(1−min{ρ, ½}) ≥ K/(2 ln 2).
-    - svrcd: κ ≤ ρ/2: at least ρK/−ln(1−ρ/2) ≥ K/ln 2 refreshes.
-
-    With the constants of a problem whose noise is known, the rounds are also at least `_known_rounds`.
-    """
-    if not (problem.has_shared and problem.has_private):
+    """What a method costs at least, with these constants or whatever they are; 0 where nothing is known."""
+    least = REGISTRY[name]().floor(c) if problem.has_shared and problem.has_private else None
+    if least is None:
         return 0.0
-    fewest = {"acd": 1.0, "asvrcd": 0.5 / math.log(2), "svrcd": 1 / math.log(2)}.get(name, 0.0)
-    passes = fewest * math.log(1 / relative)
-    rounds = passes if c is None else max(passes, _known_rounds(name, c) * math.log(1 / relative))
+    passes, rounds = (each * math.log(1 / relative) for each in least)
     rows = 2 * float(np.mean(problem.clients.counts))
     message = 2 * tree.size(problem.abstract_start[0]) * jnp.result_type(float).itemsize
     return cost.total(rounds, rounds * message, passes * rows) / TYPICAL
-
-
-def _known_rounds(name: str, c: Constants) -> float:
-    """The fewest rounds per factor e that any p_w, ρ, batch and step bring asvrcd or svrcd to, with p = p_w and q = μ/L^w.
-
-    - asvrcd: with σ_w ≥ ((1−p)/p)L^w, κ²θ_w/ρ ≤ 2ημ and θ_w = 2ησ_w give κ² ≤ qρp/(1−p). A round comes with probability
-      p + ρ(1−p) ≥ 2√(pρ(1−p)), and in 1/κ iterations 2(1−p)/√q of them do. They are also at least p/√q, as κ² ≤ μ/(L^w+L^β).
-      The larger of the two is at least (2/3)/√q.
-    - svrcd: 𝓛 ≥ L^w/p, so κ ≤ ημ = pq/6, and a w-step is a round: 6/q.
-
-    A factor e takes 1/−ln(1−κ) iterations, fewer than 1/κ: hence the factor κ/−ln(1−κ), at the largest κ that is possible.
-    """
-    if c.noise_w is None or not (c.mu > 0 and c.L_w > 0):
-        return 0.0
-    if name == "asvrcd":
-        root = math.sqrt(c.mu / c.L_w)
-        largest = min(root, 0.5)
-        return 2 / 3 / root * largest / -math.log1p(-largest)
-    largest = min(c.mu / (6 * c.L_w), 0.5)
-    return 6 * c.L_w / c.mu * largest / -math.log1p(-largest) if name == "svrcd" else 0.0
 
 
 def _profiles(problem: Problem, cost: Cost, relative: float, work: float) -> list[Candidate]:
