@@ -668,6 +668,17 @@ class Problem:
         """
         return self._optimum
 
+    @property
+    def known_optimum(self) -> Optimum | None:
+        """The minimiser, if `optimum` has been asked for already; nothing is computed.
+
+        >>> import numpy as np, twofold as tw
+        >>> problem = tw.Problem(tw.objectives.traditional(tw.losses.squared()), tw.Clients.from_list([(np.eye(2), [0.0, 1.0])]))
+        >>> problem.known_optimum is None, problem.optimum() is problem.known_optimum
+        (True, True)
+        """
+        return vars(self).get("_optimum")
+
     @cached_property
     def _optimum(self) -> Optimum:
         from twofold.reference import minimise  # SciPy only when asked

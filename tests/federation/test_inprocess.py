@@ -393,6 +393,13 @@ def test_a_bad_study_file_gets_a_sentence(change: dict[str, Any], sentence: str)
         Study({k: v for k, v in document.items() if k != "features" or "feature" not in change}).check()
 
 
+def test_a_metric_is_refused_for_what_is_missing_and_not_for_the_data():
+    scaled = tw.Problem(problem().objective, problem().clients, precondition="matrix")
+    sentence = "precondition='matrix' is not known in a federation yet, though the sums .* leave it out and bring the features to one"
+    with pytest.raises(InputError, match=sentence):
+        Study.of(scaled, tw.algorithms.ACD(), rounds=1)
+
+
 def test_a_study_file_that_is_no_text_gets_a_sentence(tmp_path: Path):
     (tmp_path / "a.toml").write_bytes(b'name = "\xe4"')
     with pytest.raises(InputError, match="a.toml is no UTF-8 text"):

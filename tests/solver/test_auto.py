@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import twofold as tw
+from twofold.algorithms import rated_clients
+from twofold.algorithms.newton import MATRIX_BETA
 from twofold.solver import complete
-from twofold.solver.auto import TYPICAL, accuracy, candidates, choose, needs
+from twofold.solver.auto import RATED, TYPICAL, accuracy, candidates, choose, needs
 from twofold.solver.auto import _floor as floor
-from twofold.solver.auto import _known_rounds as known_rounds
 from twofold.theory.constants import Constants
 from twofold.theory.cost import PRESETS, Cost
 
@@ -69,7 +72,9 @@ def test_the_floor_of_svrcd_is_its_best_p(L_beta: float) -> None:
     p = np.concatenate([np.geomspace(1e-8, 1e-4, 99), np.linspace(1e-4, 1.0 if L_beta == 0 else 1 - 1e-4, 20_000)])
     sigma = (1 - p) / p + (p / (1 - p) * L_beta if L_beta else 0.0)
     rounds = p / -np.log1p(-c.mu / (1 + L_beta + 6 * sigma))
-    assert 0.99 * rounds.min() <= known_rounds("svrcd", c) <= rounds.min() * (1 + 1e-9)
+    found = tw.algorithms.SVRCD().floor(c)
+    assert found is not None
+    assert 0.99 * rounds.min() <= found.rounds <= rounds.min() * (1 + 1e-9)
 
 
 def test_what_cannot_win_is_not_looked_at(problem: tw.Problem, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,3 +129,44 @@ def test_profiles_price_is_what_a_run_pays(problem: tw.Problem) -> None:
     used = needs(problem, complete(problem, "profile")[0], found.rounds)
     assert found.bytes == pytest.approx(used.bytes)
     assert found.gradients == pytest.approx(used.gradients_w + used.gradients_beta)
+
+
+def test_the_page_says_how_auto_chooses_with_the_numbers_that_it_uses() -> None:
+    page = " ".join((Path(__file__).parents[2] / "docs/choosing.md").read_text().split())
+    assert f"they are divided by {TYPICAL:g}" in page and all(
+        f"`{name}`" in page.split("`cost=` says")[0] for name in RATED
+    )
+    assert (
+        f"{rated_clients.QUADRATIC:g} rounds for a quadratic, {rated_clients.NEWTON:g} with Newton's directions, "
+        f"{rated_clients.PER_DECADE:g} for each factor of ten by L-BFGS" in page
+    )
+    inner = tw.algorithms.Profile()
+    assert (
+        f"more than {MATRIX_BETA} numbers" in page
+        and "two Newton steps of three conjugate" in page
+        and inner.products == 3
+    )
+
+
+def test_what_is_not_convex_gets_lsgd_whoever_takes_part() -> None:
+    """saga is proven for convex problems only: participation does not change that."""
+    rng = np.random.default_rng(3)
+    clients = tw.Clients.from_list([(rng.normal(size=(8, 2)), rng.normal(size=8)) for _ in range(4)])
+    curved = tw.Problem(tw.objectives.maml(tw.losses.squared(l2=0.1), alpha=0.1), clients)
+    for who in (None, 2):
+        with pytest.warns(
+            tw.TheoryWarning, match="auto chose lsgd, since the problem is not convex: nothing is proven"
+        ):
+            assert tw.solve(curved, rounds=1, participation=who).algorithm.name == "lsgd"
+    convex = tw.Problem(tw.objectives.mixture(tw.losses.squared(l2=0.1), lam=0.5), clients)
+    assert tw.solve(convex, rounds=1, participation=2).algorithm.name == "saga"
+
+
+@pytest.mark.parametrize("kind", ["local", "ditto"])
+def test_where_nothing_is_shared_no_rounds_are_told(kind: str) -> None:
+    rng = np.random.default_rng(4)
+    clients = tw.Clients.from_list([(rng.normal(size=(8, 2)), rng.integers(0, 2, 8)) for _ in range(3)])
+    loss = tw.losses.logistic(l2=0.1)
+    objective = tw.objectives.local(loss) if kind == "local" else tw.objectives.multitask(loss, lam=0.5, Lambda=np.inf)
+    said = tw.solve(tw.Problem(objective, clients)).notes[-1]
+    assert "0 rounds" not in said and "nothing is sent; about" in said

@@ -14,6 +14,7 @@ from twofold import randomness, tree
 from twofold.algorithms import Algorithm
 from twofold.algorithms.lsgd import LSGD
 from twofold.solver import complete
+from twofold.solver.steps import facts_of
 from twofold.theory import rates
 
 SIZES = [5, 9, 10]
@@ -42,7 +43,7 @@ def test_every_registered_method_is_listed() -> None:
             assert all(math.isfinite(value) for value in values)
             assert row.seconds == tw.theory.cost.PRESETS["cross-silo"].total(*values[1:3], sum(values[3:]))
         elif row.is_known:
-            assert row.certainty == "measured" and "no proven rate" in row.note
+            assert "no proven rate" in row.note if row.certainty == "measured" else "not proven" in row.note
             assert all(math.isfinite(value) for value in (*values, row.seconds))
         else:
             assert all(math.isnan(value) for value in values) and row.note
@@ -52,8 +53,9 @@ def test_every_registered_method_is_listed() -> None:
         "hybrid",
         "profile",
         "fedprox",
+        "saga",
     }
-    assert "exactly" in found["saga"].note and found["saga"].certainty == "theorem"
+    assert "exactly" in found["saga"].note and found["saga"].certainty == "unproven"
     dear = tw.theory.forecast(MIXTURE, 1e-3, ["acd"], cost=tw.theory.Cost(round=7.0, byte=0.0, gradient=0.0))["acd"]
     assert dear.seconds == 7 * found["acd"].rounds
 
@@ -314,7 +316,8 @@ def test_a_run_that_will_not_end_in_time_is_told_before():
 
 
 def test_solve_tells_when_its_seconds_will_not_do():
-    tw.solve(hard(1e-11), "acd", tol=1e-12, iterations=5)  # compiled beforehand
+    with pytest.warns(tw.TheoryWarning, match="5 iterations will hardly do"):
+        tw.solve(hard(1e-11), "acd", tol=1e-12, iterations=5)  # compiled beforehand
     with pytest.warns(tw.TheoryWarning, match=r"0\.3 s will hardly do: theory needs about .* s of acd for tol = 1e-12"):
         result = tw.solve(hard(1e-11), "acd", tol=1e-12, seconds=0.3)
     assert "0.3 s will hardly do" in " ".join(result.notes)
@@ -324,3 +327,41 @@ def test_the_table_fits_eighty_columns_and_travels():
     table = tw.theory.forecast(hard(), 1e-6)
     assert max(map(len, str(table).splitlines())) <= 80 and "…" not in str(table)
     assert "<table>" in table._repr_html_() and r"\toprule" in table.to_latex()
+
+
+@pytest.mark.parametrize("name", ["scaffnew", "scafflix"])
+def test_no_rate_of_single_clients_is_claimed_where_their_curvature_is_not_known(name: str) -> None:
+    """F's μ is no client's μ_m: in a metric, and with constants of one's own, only F's is there."""
+    known = tw.theory.forecast(MIXTURE, 1e-3, [name])[name]
+    assert known.certainty == "certified" and known.iterations > 1
+    in_a_metric = tw.Problem(MIXTURE.objective, MIXTURE.clients, precondition="matrix")
+    for found in (
+        tw.theory.forecast(in_a_metric, 1e-3, [name]),
+        tw.theory.forecast(MIXTURE, 1e-3, [name], constants=C),
+    ):
+        assert not found[name].is_known and "every client's own curvature is known: not in a metric" in found[name].note
+
+
+@pytest.mark.parametrize("kind", ["traditional", "mixture"])
+def test_sagas_forecast_is_for_who_takes_part_and_is_proven_without_beta_only(kind: str) -> None:
+    whole = problem(tw.objectives.traditional) if kind == "traditional" else MIXTURE
+    everyone = tw.theory.forecast(whole, 1e-3, ["saga"])["saga"]
+    one = tw.theory.forecast(whole, 1e-3, ["saga"], participation=1)["saga"]
+    facts = facts_of(whole, participation=1)
+    kappa = tw.theory.stepsizes_newer.saga(facts.constants, facts.each(), np.full(3, 1 / 3))["kappa"]
+    assert one.rounds == pytest.approx(math.log(1e3) / -math.log1p(-kappa)) and one.rounds > everyone.rounds
+    assert one.bytes == pytest.approx(
+        everyone.bytes * one.rounds / everyone.rounds / 3
+    )  # one of three sends in a round
+    assert one.gradients_w == pytest.approx(everyone.gradients_w * one.rounds / everyone.rounds / 3)
+    for row in (everyone, one):
+        assert row.is_known and row.is_proven == (kind == "traditional")
+        assert row.certainty == ("certified" if kind == "traditional" else "unproven")
+        assert ("not proven" in row.note) == (kind == "mixture")
+
+
+def test_a_forecast_for_some_is_refused_to_methods_that_need_everyone() -> None:
+    row = tw.theory.forecast(MIXTURE, 1e-3, ["acd"], participation=0.5)["acd"]
+    assert not row.is_known and "acd needs every client in every round" in row.note
+    with pytest.raises(tw.TwofoldError, match="how probably each client takes part"):
+        tw.theory.forecast(MIXTURE, 1e-3, ["saga"], participation=lambda k: [0])

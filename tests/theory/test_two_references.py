@@ -52,6 +52,35 @@ def test_lemma_2_variance(sampling, batch):
     assert 0.5 < worst <= 1 + TOL
 
 
+def below(a, b):
+    """Whether one quadratic form is at most another at every point, up to rounding."""
+    scale = max(np.max(np.abs(a)), np.max(np.abs(b)))
+    return np.linalg.eigvalsh((b - a + (b - a).T) / 2)[0] >= -TOL * scale
+
+
+@pytest.mark.parametrize("sampling", ["uniform", "importance"])
+@pytest.mark.parametrize("batch", [1, 4])
+def test_every_step_of_lemma_2(sampling, batch):
+    """The variance in three bounds, one after the other, and the mean's part, as forms in x − v^i."""
+    for _, q in problems(24, seed=7):
+        c, p, H = q.constants(sampling), q.weights, q.hessian
+        for block, L, V, mask in (("w", c.L_w, c.noise_w, q.masks[0]), ("beta", c.L_beta, c.noise_beta, q.masks[1])):
+            mean, shares, smooth = mask @ H, q.shares(block, sampling), q.row_smoothness(block)
+            drawn = [(m, j) for m in range(q.M) for j in range(q.n) if shares[m, j] > 0]
+            phi = {(m, j): np.outer(q.rows[m, j], q.rows[m, j]) for m, j in drawn}
+            share = {(m, j): smooth[m, j] / (q.n * shares[m, j]) for m, j in drawn}
+            spread = q.second_moment(block, sampling, batch) - mean.T @ mean
+            delta = {at: mask @ form / (q.n * shares[at]) for at, form in phi.items()}
+            first = sum(p[m] ** 2 * shares[m, j] * delta[m, j].T @ delta[m, j] for m, j in drawn) / batch
+            second = sum(p[m] ** 2 * share[m, j] * phi[m, j] for m, j in drawn) / (batch * q.n)
+            largest_V = max(p[m] * share[m, j] for m, j in drawn)
+            third = largest_V * sum(p[m] * phi[m, j] for m, j in drawn) / (batch * q.n)
+            assert largest_V == pytest.approx(V)
+            assert below(spread, first) and below(first, second) and below(second, third)
+            assert below(third, V / batch * H) and below(mean.T @ mean, L * H)
+            assert V == 0 or not below(third, 0.01 * V / batch * H)  # the check can fail
+
+
 def test_the_second_moments_are_those_of_all_draws():
     for _, q in problems(8, M=(1, 4), n=(2, 4)):
         for block, mask in zip(("w", "beta"), q.masks, strict=True):
@@ -128,6 +157,92 @@ def test_steps_2_and_3_term_by_term(seed):
             assert moved + A * after <= together + 1e-9 * scale  # (4)
 
 
+def own_steps(q, rng, most):
+    """Any η < 2/L, θ_i ≥ 2ησ_i (up to `most` times as large) and θ₁ with θ_y ≥ 0, with the γ and ν of the page."""
+    c, p_w = q.constants(), float(rng.uniform(0.1, 0.9))
+    L, sigma, more = c.L_w + c.L_beta, tight.variance(c, p_w), rng.uniform(1.0, most, 2)
+    eta = rng.uniform(0.1, 0.9) * min(2 / L, 0.4 / max(float(more @ sigma), 1e-300))
+    theta_w, theta_beta = 2 * eta * more * sigma
+    theta1, cc = float(rng.uniform(0.05, 1.0)) * (1 - theta_w - theta_beta), 1 - L * eta / 2
+    gamma = 2 * eta * cc / (theta1 + 2 * eta * cc * c.mu)
+    return c, {"p_w": p_w, "eta": eta, "theta_w": theta_w, "theta_beta": theta_beta, "theta1": theta1,
+               "gamma": gamma, "nu": 1 - gamma * c.mu}  # fmt: skip
+
+
+@pytest.mark.parametrize("most", [1.0, 3.0])
+def test_every_step_of_2_3_and_4_for_all_states_at_once(most):
+    """Each line of both proofs as a form in (y, z, v^w, v^β); `most` > 1: any θ_i ≥ 2ησ_i will do."""
+    for rng, q in problems(16, seed=11, M=(1, 3), n=(2, 4), d=(1, 3), ridge=(-4, -1)):
+        c, h = own_steps(q, rng, most)
+        found, x, (y, z, v_w, v_b) = outcomes(q, h)
+        L, eta, gamma, nu, theta1 = c.L_w + c.L_beta, h["eta"], h["gamma"], h["nu"], h["theta1"]
+        H, A, cc, slope = q.hessian, 2 * gamma * nu / theta1, 1 - L * eta / 2, q.hessian @ x
+        pairs = [(h["theta_w"], v_w), (h["theta_beta"], v_b)]
+        theta_y = 1 - theta1 - h["theta_w"] - h["theta_beta"]
+
+        def f(u, H=H):
+            return u.T @ H @ u / 2
+
+        def times(a, b):
+            return (a.T @ b + b.T @ a) / 2
+
+        square, length = sum(p * g.T @ g for p, g in found), slope.T @ slope
+        after = sum(p * f(x - eta * g) for p, g in found)
+        bregman = sum(t * f(v - x) for t, v in pairs)
+        sigma = tight.variance(c, h["p_w"])
+        assert sum(p * g for p, g in found) == pytest.approx(
+            slope, abs=1e-9 * np.max(np.abs(slope))
+        )  # Lemma 2: unbiased
+        varied = sum(p * (g - slope).T @ (g - slope) for p, g in found)
+        assert varied == pytest.approx(square - length, abs=1e-9 * np.max(np.abs(square)))
+        assert below(varied, sum(2 * s * f(v - x) for s, (_, v) in zip(sigma, pairs, strict=True)))
+        # (2): smoothness, then Lemma 2.
+        assert below(after, f(x) - eta * length + L * eta**2 / 2 * square)
+        assert below(after, f(x) - eta * cc * square + bregman)
+        # (3): the square, its two bounds, and what the definition of x gives.
+        mixed = nu * z + (1 - nu) * x
+        moved = sum(p * (mixed - gamma * g).T @ (mixed - gamma * g) for p, g in found)
+        expanded = mixed.T @ mixed - 2 * gamma * times(slope, nu * (z - x) + x) + gamma**2 * square
+        assert moved == pytest.approx(expanded, abs=1e-9 * np.max(np.abs(expanded)))
+        assert below(mixed.T @ mixed, nu * z.T @ z + (1 - nu) * x.T @ x)
+        assert below(-2 * gamma * times(slope, x), -2 * gamma * f(x) - gamma * c.mu * x.T @ x)
+        assert theta1 * (z - x) == pytest.approx(sum(t * (x - v) for t, v in pairs) + theta_y * (x - y), abs=1e-9)
+        for _, v in pairs:
+            gap = f(x) - f(v) + f(v - x)
+            assert times(slope, x - v) == pytest.approx(gap, abs=1e-9 * np.max(np.abs(gap)))
+        assert below(f(x) - f(y), times(slope, x - y))
+        inner = (1 - theta1) * f(x) - sum(t * f(v) for t, v in pairs) - theta_y * f(y) + bregman
+        assert below(moved, nu * z.T @ z - 2 * gamma * f(x) + gamma**2 * square - A * inner)
+        # Together: E‖g‖² and all D cancel, and the factor of f(x) is not positive.
+        assert gamma**2 == pytest.approx(A * eta * cc) and nu == pytest.approx(theta1 / (theta1 + 2 * eta * cc * c.mu))
+        assert A - 2 * gamma - A * (1 - theta1) == pytest.approx(2 * gamma * (nu - 1), abs=1e-9 * A) and nu <= 1
+        assert below(moved + A * after, nu * z.T @ z + A * (sum(t * f(v) for t, v in pairs) + theta_y * f(y)))
+
+
+def test_a_theta_below_2_eta_sigma_will_not_do():
+    """The variance is nearly attained where one row holds all: with half of θ_w, (2) fails."""
+    rows = np.zeros((1, 50, 2))
+    rows[0, 0] = [1.0, 0.0]
+    q = Quadratic(np.ones(1), rows, 1e-9 * np.eye(2)[None], 1, 1)
+    c, p_w = q.constants(), 0.25
+    L, eta = c.L_w + c.L_beta, 0.1
+    sigma = tight.variance(c, p_w)
+    for factor, holds in ((1.0, True), (0.5, False)):
+        h = {
+            "p_w": p_w,
+            "eta": eta,
+            "theta_w": 2 * eta * sigma[0] * factor,
+            "theta_beta": 2 * eta * sigma[1],
+            "theta1": 0.1,
+        }
+        found, x, (_, _, v_w, v_b) = outcomes(q, h)
+        square = sum(p * g.T @ g for p, g in found)
+        after = sum(p * (x - eta * g).T @ q.hessian @ (x - eta * g) / 2 for p, g in found)
+        bound = sum(h[f"theta_{i}"] * (v - x).T @ q.hessian @ (v - x) / 2 for i, v in (("w", v_w), ("beta", v_b)))
+        bound = bound + x.T @ q.hessian @ x / 2 - eta * (1 - L * eta / 2) * square
+        assert below(after, bound) == holds
+
+
 def test_the_steps_meet_the_conditions_of_the_proof():
     for _, q in problems(12, ridge=(-6, 0)):
         for batch, sampling in itertools.product((1, 8, None), ("uniform", "importance")):
@@ -172,6 +287,23 @@ def potential(q, h):
     at = slice(q.dim, 2 * q.dim)
     form[at, at] += np.eye(q.dim)
     return form
+
+
+def test_the_factors_of_the_theorem():
+    """With any κ for which (5) holds: the factors of f(v^i), f(y) and ‖z − x*‖² in the bound of E Ψ⁺."""
+    for rng, q in problems(16, seed=13, ridge=(-6, 0)):
+        c = q.constants()
+        h = stepsizes.asvrcd(c, q.n, reference="two")
+        L, rho = c.L_w + c.L_beta, np.array([h["rho_w"], h["rho_beta"]])
+        theta, cmu = np.array([h["theta_w"], h["theta_beta"]]), 2 * h["eta"] * (1 - L * h["eta"] / 2) * c.mu
+        for kappa in h["kappa"] * rng.uniform(0.05, 1.0, 3):
+            B = theta / (rho - kappa)
+            theta1 = kappa * (1 + B.sum())
+            assert kappa**2 * (1 + B.sum()) <= cmu * (1 - kappa) * (1 + 1e-6)  # (5), which falls with κ
+            theta_y, nu = 1 - theta1 - theta.sum(), theta1 / (theta1 + cmu)
+            assert theta + (1 - rho) * B == pytest.approx((1 - kappa) * B)
+            assert theta_y + rho @ B == pytest.approx(1 - kappa)
+            assert nu <= (1 - kappa) * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("sampling", ["uniform", "importance"])
@@ -247,6 +379,49 @@ def test_corollary_optimal_in_both_blocks(ratio, n, mu):
     eta = 1 / (8 * S * S)
     theta = tuple(2 * eta * s for s in tight.variance(c, p_w))
     assert tight.contraction(eta, c.L_w + c.L_beta, c.mu, theta, (rho_w, rho_beta))[0] >= math.sqrt(c.mu / n) / S / 4
+
+
+def grid():
+    for ratio, n, mu in itertools.product((1 / 300, 0.1, 1.0, 30.0, 3000.0), (1, 20, 1000), (1e-2, 1e-5)):
+        known = {"noise_w": 0.9, "noise_beta": 0.9 * ratio, "sampling": "uniform"}
+        yield Constants(mu * min(1, ratio), 0.1, ratio / 10, 1.0, ratio, **known), n
+    for _, q in problems(24, seed=17, ridge=(-6, 0)):
+        for sampling in ("uniform", "importance"):
+            yield q.constants(sampling), q.n
+
+
+def test_every_line_of_the_corollary():
+    """On the grid, and with the constants of random quadratics."""
+    for c, n in grid():
+        mu, V, L = c.mu, np.array([c.noise_w, c.noise_beta]), np.array([c.L_w, c.L_beta])
+        ell = V + L
+        m = np.maximum(ell, n * mu)
+        S = np.sqrt(m).sum()
+        p = np.sqrt(m) / S
+        rho = p / n
+        assert (p[0], *rho) == pytest.approx(tight.balanced(c, n, mu))
+        eta, kappa = 1 / (8 * S**2), math.sqrt(mu / n) / S / 4
+        sigma = np.array(tight.variance(c, float(p[0])))
+        theta, cc, up = 2 * eta * sigma, 1 - L.sum() * eta / 2, 1 + TOL
+        assert np.all(sigma <= ell / p * up) and np.all(theta <= 2 * eta * np.sqrt(m) * S * up)
+        assert theta.sum() <= 0.25 * up
+        assert L.sum() <= ell.sum() * up and ell.sum() <= S**2 * up and cc >= 15 / 16 / up
+        assert np.all(rho * up >= math.sqrt(mu / n) / S) and math.sqrt(mu / n) / S == pytest.approx(4 * kappa)
+        assert np.all((rho - kappa) * up >= rho / 2)
+        B = theta / (rho - kappa)
+        assert B.sum() <= np.sum(4 * eta * np.sqrt(m) * S * n * S / np.sqrt(m)) * up
+        assert np.sum(4 * eta * np.sqrt(m) * S * n * S / np.sqrt(m)) == pytest.approx(n)
+        assert S * up >= 2 * math.sqrt(n * mu) and kappa <= up / (8 * n)
+        left, right = kappa**2 * (1 + B.sum()), 2 * eta * cc * mu * (1 - kappa)
+        assert left <= 2 * n * kappa**2 * up and 2 * n * kappa**2 == pytest.approx(mu / (8 * S**2))
+        assert right * up >= 2 / (8 * S**2) * 15 / 16 * 7 / 8 * mu and right * up >= mu / (5 * S**2) >= left
+        theta1 = kappa * (1 + B.sum())
+        assert theta1 <= 2 * n * kappa * up and theta1 <= 0.25 * up and theta1 + theta.sum() <= 0.5 * up
+        assert 2 * p + rho * n == pytest.approx(3 * p)
+        counts = 3 * p / kappa
+        assert counts == pytest.approx(12 * np.sqrt(n * m / mu)) and np.all(
+            counts <= 12 * (n + np.sqrt(n * ell / mu)) * up
+        )
 
 
 @pytest.mark.parametrize("ratio", [1 / 300, 3000.0])

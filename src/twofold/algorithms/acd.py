@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from twofold import randomness, tree
-from twofold.algorithms import rated
+from twofold.algorithms import floors, rated
 from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill
 from twofold.algorithms.fields import known
 from twofold.control import branch
@@ -63,6 +63,7 @@ class ACD(Algorithm):
     eta: float | None = None  # η = 1/θ, the step of z
     name = "acd"
     rate = rated.acd
+    floor = floors.acd
 
     def complete(self, setting: Setting) -> tuple[ACD, str | None]:
         """ν, θ, η and p_w of Theorem ACD-PFL, or those that follow from a given p_w or ν."""

@@ -42,6 +42,7 @@ class ASCD(Algorithm):
     rho: float | None = None  # ρ of ASVRCD. No step uses it; theory derives γ and ν from it
     batch: Batch = static(default="auto")  # rows in one sampled gradient; None: all rows, "auto": the cheapest number
     name = "ascd"
+    corrects = frozenset[str]()
     rate = rated.ascd
 
     def complete(self, setting: Setting) -> tuple[ASCD, str | None]:

@@ -8,7 +8,7 @@ import jax
 from jax.typing import ArrayLike
 
 from twofold import tree
-from twofold.algorithms import rated
+from twofold.algorithms import floors, rated
 from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill
 from twofold.algorithms.fields import Batch, drawn, known, settle
 from twofold.algorithms.variance_reduction import Message, Plan, Triple, coins, counts, estimate, message, mix, move
@@ -50,7 +50,9 @@ class ASVRCD(Algorithm):
         default="one"
     )  # one reference point for both blocks, or two, one for each
     name = "asvrcd"
+    corrects = frozenset({"sampling"})
     rate = rated.asvrcd
+    floor = floors.asvrcd
 
     def __post_init__(self) -> None:
         settle(self)

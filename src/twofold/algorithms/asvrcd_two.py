@@ -44,9 +44,8 @@ class State(NamedTuple):
 class ASVRCDTwo(Algorithm):
     """x = θ₁z + θ_w v^w + θ_β v^β + (1−θ₁−θ_w−θ_β)y; y⁺ = x − ηg; z⁺ = νz + (1−ν)x − γg; v^i⁺ = y with probability ρ_i.
 
-    Block i of g is (∇_i f̂(x) − ∇_i f̂(v^i))/p_i + ∇_i F(v^i) if it is drawn, and ∇_i F(v^i) if not. Both v^w and v^β are points
-    in (w, β): all know their w-parts, and each client its own β-parts. A new v^w costs one message, the full ∇_w f_m(y). A new
-    v^β costs none, because only ∇_β at it is needed, which a client keeps. `ASVRCD(reference="two")` becomes this method.
+    Block i of g is (∇_i f̂(x) − ∇_i f̂(v^i))/p_i + ∇_i F(v^i) if drawn, else ∇_i F(v^i). v^w and v^β are points in (w, β). A new v^w
+    costs a message, ∇_w f_m(y), and a new v^β none: a client keeps its own ∇_β. `ASVRCD(reference="two")` becomes this method.
     >>> ASVRCDTwo(p_w=0.5, rho_beta=0.1).is_complete()
     False
     """
@@ -62,6 +61,7 @@ class ASVRCDTwo(Algorithm):
     p_w: float | None = None  # the probability that an iteration's sample is for w
     batch: Batch = static(default="auto")  # rows in one sampled gradient; None: all rows, "auto": the cheapest number
     name = "asvrcd"
+    corrects = frozenset({"sampling"})
     rate = rated.asvrcd
 
     def complete(self, setting: Setting) -> tuple[ASVRCDTwo, str | None]:

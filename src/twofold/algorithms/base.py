@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from twofold.algorithms.contract import Footprint, check, trace, turn_of
 from twofold.algorithms.fields import settle
+from twofold.algorithms.floors import Floor
 from twofold.algorithms.oracle import GradientOracle
 from twofold.errors import ContractError
 from twofold.randomness import Key
@@ -167,6 +168,9 @@ class Algorithm(ABC):
     )
     works_with_some: ClassVar[bool] = False  # whether it remains correct if only some clients take part in a round
     needs_unbiased: ClassVar[bool] = False  # whether these must then be weighted by known probabilities
+    corrects: ClassVar[frozenset[str] | None] = (
+        None  # what does not keep it from the optimum: "sampling", "local steps", "absence"; None: not known
+    )
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Drop an inherited `rate` if the subclass has another name, because the rate is proven for its base only."""
@@ -210,6 +214,10 @@ class Algorithm(ABC):
         enough: rounds, bytes and gradients then follow from `plan`, `sends` and `evaluations`.
         """
         return f"no rate is proven for {self.name}."
+
+    def floor(self, c: Constants | None) -> Floor | None:
+        """What the method needs at least, with these constants (None: with any); None if nothing is known, see `floors`."""
+        return None
 
     @abstractmethod
     def init(self, w0: Pytree) -> Shared:

@@ -49,6 +49,7 @@ class FedProx(Training):
     epochs: int | None = static(default=None)
     """Reshuffled passes over each client's own rows, instead of τ steps."""
     name = "fedprox"
+    corrects = frozenset[str]()
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -66,6 +66,7 @@ class Hybrid(Algorithm):
     first: int = static(default=16)  # the first check comes after about this many w-iterations
     batch: Batch = static(default="auto")  # rows in one sampled gradient; None: all rows, "auto": the cheapest number
     name = "hybrid"
+    corrects = frozenset({"sampling"})
 
     def complete(self, setting: Setting) -> tuple[Hybrid, str | None]:
         """The steps of Theorem e1, and ASCD's θ."""

@@ -58,6 +58,7 @@ class L2SGDPlus(Algorithm):
     lam: float | None = None  # λ, the strength of the mixture's penalty
     batch: int | None = static(default=1)  # rows in one sampled gradient; None takes all rows
     name = "l2sgd_plus"
+    corrects = frozenset({"sampling"})
     needs = "mixture"
     rate = rated.l2sgd_plus
 

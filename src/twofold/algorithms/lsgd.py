@@ -67,6 +67,7 @@ class LSGD(Training):
     average: bool = static(default=False)  # report the average with weights (1−ημ)^(−k−1), which sends a second w
     mu: float | None = None  # μ; only the average needs it
     name = "lsgd"
+    corrects = frozenset[str]()
     rate = rated.lsgd
 
     def __post_init__(self) -> None:

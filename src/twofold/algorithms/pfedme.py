@@ -59,6 +59,7 @@ class PFedMe(Algorithm):
     epochs: int | None = static(default=None)  # reshuffled passes, with a local round for each batch, instead of R
     drop_last: bool = static(default=False)  # leave out the last batch of an epoch if it is shorter
     name = "pfedme"
+    corrects = frozenset[str]()
     may_skip_messages = False
     works_with_some = True
     needs = "mixture"

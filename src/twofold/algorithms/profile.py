@@ -9,7 +9,7 @@ from typing import Any, get_args
 import jax
 import jax.numpy as jnp
 
-from twofold.algorithms import rated
+from twofold.algorithms import rated_clients
 from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill
 from twofold.algorithms.linear import symmetric
 from twofold.algorithms.lsgd import Plan
@@ -34,8 +34,8 @@ class Profile(Algorithm):
     `outer="auto"` is Newton if w and β have at most 200 entries each, else L-BFGS with `memory` pairs. `inner="auto"` forms H_ββ for
     up to 100 entries (200 with Newton), else takes `products` conjugate gradient steps in each Newton step. `steps` is 2, and 3 with
     matrices (two steps of 3 products need about as many rounds as three of 6 on all problems of docs/realdata.md, for under half
-    of the passes). β*(w) need not be exact: values and certificates are those of the actual pair (w, β_m), and if β_m was too far
-    off for a good direction, the shorter next step comes with a better β_m.
+    of the passes). **No bound of the inner error is certified**: β_m is what these steps leave. Values and certificates are those of
+    the pair (w, β_m); if β_m was too far off for a good direction, the shorter next step comes with a better β_m.
     A Hessian counts as one gradient of every row for each of its columns, and a Hessian product as one gradient of every row.
 
     >>> import numpy as np, twofold as tw
@@ -56,7 +56,7 @@ class Profile(Algorithm):
     sizes: tuple[int, int] | None = static(default=None)
     name = "profile"
     may_skip_messages = False
-    rate = rated.profile
+    rate = rated_clients.profile
 
     def __post_init__(self) -> None:
         if min(self.memory, self.steps or 1, self.products) < 1 or self.steps == 0:

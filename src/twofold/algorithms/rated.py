@@ -7,29 +7,23 @@ left. Your own algorithm defines its own `rate` method, most often `return Rate(
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from twofold.theory import rates, stepsizes, stepsizes_newer, tight
+from twofold.theory import rates, stepsizes_newer, tight
 from twofold.theory.rates import Prediction, Rate
 
 __all__: list[str] = []  # only the built-in methods' files import these; users call `Algorithm.rate`
 
-QUADRATIC, NEWTON, PER_DECADE = 2.0, 5.0, 2.0
-"""Typical rounds of `profile`, which has no rate: for a quadratic, by Newton's method, and by L-BFGS per factor of ten. `twofold
-reproduce realdata` measures 2; 3 to 5; and 1 to 4.9 (median 1.5, mean 2.4). None of them is a theorem."""
-MEASURED = "measured on other problems (docs/realdata.md): it has no proven rate."
 Said = Prediction | Rate | str
 
 
-def _needs_mu(name: str) -> str:
+def needs_mu(name: str) -> str:
     return f"{name} has a rate only for μ > 0."
 
 
-def _same(method: Any, name: str, value: Any) -> str | None:
+def same(method: Any, name: str, value: Any) -> str | None:
     """None if the method's field has theory's value; else a sentence that no rate is proven for it."""
     mine = getattr(method, name)
     if np.shape(mine) == np.shape(value) and np.allclose(mine, value, rtol=1e-6, atol=0):
@@ -40,14 +34,14 @@ def _same(method: Any, name: str, value: Any) -> str | None:
 def acd(self: Any, facts: Any, eps: float) -> Said:
     """The rate from the method's own θ and p_w, which may differ from those of the constants alone."""
     if not facts.constants.mu > 0:
-        return _needs_mu("acd")
+        return needs_mu("acd")
     return rates.predict_acd(float(self.theta), float(self.p_w), facts.rows, eps)
 
 
 def _by_table(self: Any, facts: Any, eps: float, **own: Any) -> Said:
     """The rate from Table 1, for this method's own coins and batch."""
     found = rates.predict(self.name, facts.constants, eps, n=facts.rows, batch=self.batch, M=facts.M, **own)
-    other = None if found.eta is None or not hasattr(self, "eta") else _same(self, "eta", found.eta)
+    other = None if found.eta is None or not hasattr(self, "eta") else same(self, "eta", found.eta)
     return other or found
 
 
@@ -70,7 +64,7 @@ def asvrcd(self: Any, facts: Any, eps: float) -> Said:
     """The rate κ of the method's actual steps, with one reference point or two."""
     c = facts.constants
     if not c.mu > 0:
-        return _needs_mu("asvrcd")
+        return needs_mu("asvrcd")
     two = hasattr(self, "rho_w")
     if c.noise_w is None and not two:
         return _by_table(self, facts, eps, p_w=self.p_w, rho=self.rho, optimal=self.optimal)
@@ -81,7 +75,7 @@ def asvrcd(self: Any, facts: Any, eps: float) -> Said:
         return "no rate is proven for an eta of your own."
     of_v = {"theta_w": h.theta_w, "theta_beta": h.theta_beta} if two else {"theta2": h.theta_w + h.theta_beta}
     for name, value in {"theta1": h.theta1, "gamma": h.gamma, "nu": h.nu, **of_v}.items():
-        if (other := _same(self, name, value)) is not None:
+        if (other := same(self, name, value)) is not None:
             return other
     hyper = {"p_w": self.p_w, "rho_w": rho[0], "rho_beta": rho[1], "eta": self.eta}
     return rates.predict_anchored(c, h.kappa, hyper, facts.rows, self.batch, eps)
@@ -100,24 +94,6 @@ def l2sgd_plus(self: Any, facts: Any, eps: float) -> Said:
     return rates.predict("l2sgd_plus", facts.constants, eps, n=rows, M=facts.M, batch=self.batch)
 
 
-def rounds_of_clients(theory: Callable[..., stepsizes.Hyper], *steps: str) -> Any:
-    """The rate of Scaffnew or Scafflix: min{η_m μ_m, p²}, if every client's own function is strongly convex."""
-
-    def rate(self: Any, facts: Any, eps: float) -> Said:
-        each = facts.each()
-        if not np.all(each.mu > 0):
-            flat = int(np.argmin(each.mu))
-            return f"{self.name} has a rate only if every client's own function is strongly convex; client {flat}'s may not be so."
-        found = theory(facts.constants, each, self.batch, self.p_w)
-        for name in steps:
-            if (other := _same(self, name, found[name])) is not None:
-                return other
-        noise = "" if self.batch is None else "this prediction ignores sampling noise, which is unknown before a run."
-        return Rate(found["kappa"], note=noise)
-
-    return rate
-
-
 def al2sgd_plus(self: Any, facts: Any, eps: float) -> Said:
     """L-Katyusha's rate."""
     loss, lam = facts.loss, facts.lam
@@ -125,28 +101,5 @@ def al2sgd_plus(self: Any, facts: Any, eps: float) -> Said:
         return "al2sgd_plus has a rate only for μ' > 0."
     of_rows = {"batch": self.batch, "noise": facts.constants.noise_beta}
     found = stepsizes_newer.al2sgd_plus(loss, facts.each().weights, lam, self.p_w, self.rho, **of_rows)
-    others = (_same(self, name, found[name]) for name in ("eta", "theta1", "gamma"))
+    others = (same(self, name, found[name]) for name in ("eta", "theta1", "gamma"))
     return next((other for other in others if other is not None), None) or Rate(found["kappa"], criterion="F − F*")
-
-
-def saga(self: Any, facts: Any, eps: float) -> Said:
-    """The rate min{ημ, min q_m/2}, if all clients take part."""
-    each = facts.each()
-    if not facts.constants.mu > 0:
-        return _needs_mu("saga")
-    found = stepsizes_newer.saga(facts.constants, each, 1.0)
-    if (other := _same(self, "eta", found["eta"])) is not None:
-        return other
-    if not np.any(each.L_beta > 0):
-        return Rate(found["kappa"], criterion="‖w − w*‖²")
-    note = "proven if every participant minimises over its β_m exactly."
-    return Rate(found["kappa"], "‖w − w*‖²", "theorem", note)
-
-
-def profile(self: Any, facts: Any, eps: float) -> Said:
-    """The typical number of rounds, measured on other problems."""
-    k = NEWTON if self.outer == "newton" else max(PER_DECADE * -math.log10(eps), 1.0)
-    if facts.quadratic:
-        k = QUADRATIC
-    of_w, of_beta = (float(each) / facts.rows for each in self.evaluations(self.plan(None, 0), facts.rows))
-    return Prediction(k, k, k * of_w, k * of_beta, facts.rows, certainty="measured", note=MEASURED)

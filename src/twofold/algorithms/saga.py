@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
 from twofold import tree
-from twofold.algorithms import rated
+from twofold.algorithms import rated_clients
 from twofold.algorithms.base import Algorithm, Evaluations, Facts, GradientOracle, fill
 from twofold.algorithms.fields import known
 from twofold.algorithms.lsgd import Plan
@@ -48,9 +48,8 @@ class Message(NamedTuple):
 class SAGA(Algorithm):
     """w −= η[mean h + Σ_present (p_m/q_m)(∇_w f_m − h_m)]; a participant first minimises over its β_m, and renews its h_m.
 
-    Made for `solve(..., participation=…)`: thanks to the memory, absent clients cost speed but not accuracy, while `lsgd` and
-    `fedprox` stop short of the optimum. A participant takes `inner` accelerated steps β_m −= ∇_β f_m/L^β with momentum, then sends.
-    If the q_m differ, it moves h_m only min q/q_m of the way, so that one message serves for both sums.
+    Made for `solve(..., participation=…)`: absent clients cost speed but not accuracy. A participant takes `inner` accelerated steps
+    β_m −= ∇_β f_m/L^β with momentum, then sends; if the q_m differ, it moves h_m min q/q_m of the way: one message serves both sums.
     Proven for exact elimination of β_m, or no β: linear convergence at 1 − min{ημ, min q_m/2} (`stepsizes_newer.saga` has η).
 
     >>> import twofold as tw
@@ -68,10 +67,11 @@ class SAGA(Algorithm):
     momentum: float | None = None  # (√κ−1)/(√κ+1), κ the condition number in β, for the local steps
     inner: int | None = static(default=None)  # local steps; theory's reduce f_m(w, β_m) − min_β f_m(w, β) to a tenth
     name = "saga"
+    corrects = frozenset({"absence"})
     may_skip_messages = False
     works_with_some = True
     needs_unbiased = True
-    rate = rated.saga
+    rate = rated_clients.saga
 
     def is_complete(self) -> bool:
         """Never, because q always comes from the run's participation."""

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
 from twofold import randomness, tree
-from twofold.algorithms import rated
+from twofold.algorithms import rated_clients
 from twofold.algorithms.base import Algorithm, Evaluations, Facts, GradientOracle, fill, size_of_batch
 from twofold.algorithms.fields import known
 from twofold.algorithms.scaffnew import Message, Private, local_step, meet
@@ -50,7 +50,8 @@ class Scafflix(Algorithm):
     batch: int | None = static(default=None)
     """Rows in one sampled gradient; None takes all rows."""
     name = "scafflix"
-    rate = rated.rounds_of_clients(stepsizes_newer.scafflix, "steps")
+    corrects = frozenset[str]()
+    rate = rated_clients.rounds_of_clients(stepsizes_newer.scafflix, "steps")
 
     def complete(self, setting: Facts) -> tuple[Scafflix, str | None]:
         """η_m = 1/L_m, and p = √(min η_m μ_m)."""

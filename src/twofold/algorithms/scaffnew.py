@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from twofold import randomness, tree
-from twofold.algorithms import rated
+from twofold.algorithms import rated_clients
 from twofold.algorithms.base import Algorithm, Evaluations, Facts, GradientOracle, fill, size_of_batch
 from twofold.algorithms.fields import known
 from twofold.algorithms.scd import Plan
@@ -77,8 +77,7 @@ class Scaffnew(Algorithm):
 
     ProxSkip on one copy of w per client. Proven, with β or without (`stepsizes_newer.scaffnew`): for full gradients, and if each
     f_m is strongly convex in (w, β_m), it converges linearly to the optimum, in O(κ log 1/ε) iterations and O(√κ log 1/ε) rounds
-    with p = 1/√κ and κ = max L_m/min μ_m, however different the clients are. With sampled rows (`batch`) it converges only to a
-    neighbourhood.
+    with p = 1/√κ and κ = max L_m/min μ_m, however different the clients are. On sampled rows (`batch`) it stops short of it.
 
     >>> import twofold as tw
     >>> made = tw.data.synthetic.mixture(sigma_h=0.3, clients=3, rows=8, features=2)
@@ -95,7 +94,8 @@ class Scaffnew(Algorithm):
     batch: int | None = static(default=None)
     """Rows in one sampled gradient; None takes all rows."""
     name = "scaffnew"
-    rate = rated.rounds_of_clients(stepsizes_newer.scaffnew, "eta")
+    corrects = frozenset[str]()
+    rate = rated_clients.rounds_of_clients(stepsizes_newer.scaffnew, "eta")
 
     def complete(self, setting: Facts) -> tuple[Scaffnew, str | None]:
         """η = 1/L and p = 1/√κ of the worst client, with a shorter step for sampled rows."""

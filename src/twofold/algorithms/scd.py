@@ -48,6 +48,7 @@ class SCD(Algorithm):
     p_w: float | None = None  # the probability that an iteration updates w; p_β = 1 − p_w
     batch: Batch = static(default="auto")  # rows in one sampled gradient; None: all rows, "auto": the cheapest number
     name = "scd"
+    corrects = frozenset[str]()
     rate = rated.scd
 
     def complete(self, setting: Setting) -> tuple[SCD, str | None]:

@@ -8,7 +8,7 @@ import jax
 from jax.typing import ArrayLike
 
 from twofold import tree
-from twofold.algorithms import rated
+from twofold.algorithms import floors, rated
 from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill
 from twofold.algorithms.fields import Batch, drawn, known
 from twofold.algorithms.variance_reduction import Message, Plan, coins, counts, estimate, message
@@ -46,7 +46,9 @@ class SVRCD(Algorithm):
     batch: Batch = static(default="auto")  # rows in one sampled gradient; None: all rows, "auto": the cheapest number
     optimal: Literal["w", "beta"] = static(default="w")  # the block whose number of gradients theory's ρ minimises
     name = "svrcd"
+    corrects = frozenset({"sampling"})
     rate = rated.svrcd
+    floor = floors.svrcd
 
     def complete(self, setting: Setting) -> tuple[SVRCD, str | None]:
         """η = 1/(6𝓛) and ρ for the optimal number of ∇_w or of ∇_β; or η = 1/(L + 6σ), if the noise σ is known, and ρ by cost."""

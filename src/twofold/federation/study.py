@@ -319,7 +319,10 @@ class Study:
                 "finds its own."
             )
         if problem.metric is not None:
-            raise InputError(f"precondition={problem.precondition!r} needs everyone's data in one place: leave it out.")
+            raise InputError(
+                f"precondition={problem.precondition!r} is not known in a federation yet, though the sums of everyone's second moments "
+                "would be enough for it: leave it out and bring the features to one scale, or take another engine here."
+            )
         if clients.row_weights is not None:
             raise InputError(
                 "Rows with weights of their own are not known in a federation: repeat rows, or leave the weights out."

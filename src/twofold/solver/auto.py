@@ -12,29 +12,23 @@ from twofold import tree
 from twofold.algorithms import LSGD, REGISTRY, Algorithm
 from twofold.algorithms.base import Facts
 from twofold.algorithms.profile import Profile
-from twofold.engines.schedule import Schedule, footprint
 from twofold.errors import TwofoldError
 from twofold.problem import Problem
+from twofold.solver.foresight import needs, proven_iterations
 from twofold.solver.steps import complete, facts_of
 from twofold.theory import rates
 from twofold.theory.constants import Constants
 from twofold.theory.cost import Cost
 
-__all__ = [
-    "CANDIDATES", "USUAL", "Candidate", "Chosen", "Needs", "accuracy", "candidates", "choose", "is_exact", "needs",
-    "out_of_time", "shortfall",
-]  # fmt: skip
+__all__ = ["RATED", "USUAL", "Candidate", "Chosen", "accuracy", "candidates", "choose"]
 
-CANDIDATES = ("profile", "acd", "asvrcd", "svrcd")
-SLACK = 3.0
-"""How many times longer than it takes theory may say that a run takes."""
+RATED = ("acd", "asvrcd", "svrcd")
+"""Methods that are looked at besides profile: those that go to the optimum of any objective by a proven rate."""
 UNKNOWN = 400
 """Parameters (of w and of one β) from which on a function of which nothing is known is taken for a net."""
-LOOKED_AT = 4096
-"""Iterations from whose coins the cost of an iteration is taken."""
 TYPICAL = 2.5
 """How many times faster than its proven rate a run is, about, in the median there: bounds are divided by it before they are
-compared with what is typical. It comes from the twenty problems of docs/realdata.md, as profile's rounds do (`rated.profile`)."""
+compared with what is typical. It comes from the twenty problems of docs/realdata.md, as profile's rounds do (`rated_clients`)."""
 USUAL, FINEST, COARSEST = 1e-8, 1e-12, 0.5
 """The part of the initial gap for which a method is chosen where no tolerance is asked for, and the range of it where one is."""
 WORK = 2e10
@@ -72,13 +66,13 @@ def choose(
 ) -> Chosen:
     """The cheapest method for a relative accuracy; `some`: not everyone takes part; `metric`: other variables may be chosen; `work`:
     operations that may be spent on Newton's directions where all clients are simulated on one machine."""
+    if not problem.objective.convex:
+        why = "auto chose lsgd, since the problem is not convex: nothing is proven for any method there, and no rate is known."
+        return Chosen(REGISTRY["lsgd"](), problem, why)
     if some:
         name = "saga" if "saga" in REGISTRY else "lsgd"
         why = f"auto chose {name}, which is right when only some clients take part in a round."
         return Chosen(REGISTRY[name](), problem, why)
-    if not problem.objective.convex:
-        why = "auto chose lsgd, since the problem is not convex and no rate is known for it."
-        return Chosen(REGISTRY["lsgd"](), problem, why)
     size = sum(tree.size(block) for block in problem.abstract_start)
     if size > UNKNOWN and _is_unknown(problem):
         # On all rows: with sampled ones it would stop at their noise, and nothing is known that could make the steps smaller.
@@ -94,9 +88,11 @@ def choose(
         return Chosen(REGISTRY["profile"](), problem, why)
     best, *others = sorted(found, key=lambda one: one.cost)
     basis = "at most, by its proven rate" if best.proven else "as measured on other problems (it has no proven rate)"
-    text = (
-        f"auto chose {best.name}: about {math.ceil(best.rounds):,} rounds to {relative:.2g} of the initial gap, {basis}"
-    )
+    if problem.has_shared:
+        count = f"about {math.ceil(best.rounds):,} rounds to {relative:.2g} of the initial gap, {basis}"
+    else:
+        count = f"nothing is shared, so that nothing is sent; about {math.ceil(best.iterations):,} iterations, {basis}"
+    text = f"auto chose {best.name}: {count}"
     if others:
         text += f"; the next best, {others[0].name}, would cost {others[0].cost / best.cost:.3g} times as much"
     elif floors:
@@ -130,12 +126,10 @@ def _candidates(
     """The same, and the floors of those that were left out. Profile comes first: its price asks for no constants."""
     found = [one for one in _profiles(problem, cost, relative, work) if math.isfinite(one.cost)]
     floors: dict[str, float] = {}
-    for name in CANDIDATES:
-        if name == "profile":
-            continue
+    for name in RATED:
         least = min((one.cost for one in found), default=math.inf)
         floor = _floor(problem, name, cost, relative)
-        if name != "acd" and floor <= least < math.inf:  # the constants are needed anyway, and say more
+        if floor <= least < math.inf:  # the constants are needed anyway, and say more
             floor = _floor(problem, name, cost, relative, problem.constants())
         if floor > least:
             floors[name] = floor
@@ -153,50 +147,14 @@ def _candidates(
 
 
 def _floor(problem: Problem, name: str, cost: Cost, relative: float, c: Constants | None = None) -> float:
-    """What a method costs at least, with these constants or whatever they are; 0 where nothing is known.
-
-    With two blocks, for K = ln(1/relative):
-    - acd: ν ≤ min{p_w, p_β}², as a vector in block i alone shows. θ² = ν(1−θ) with s = √(1−θ) gives √ν = 1/s − s = 2 sinh u for
-      u = ln(1/s), so that −ln(1−θ) = 2u ≤ √ν ≤ p_i. So there are at least K rounds and, too, K steps on β.
-    - asvrcd: κ < ρ, and κ ≤ ½, since κ² ≤ (μ/L)(1−κ) with L = L^w + L^β ≥ 2μ (by the paper's constants κ ≤ θ₁ ≤ ½). A refresh is a
-      round and passes over all rows in both blocks; of them there are at least ρK/−ln(1−min{ρ, ½}) ≥ K/(2 ln 2).
-    - svrcd: κ ≤ ρ/2: at least ρK/−ln(1−ρ/2) ≥ K/ln 2 refreshes.
-
-    With the constants of a problem whose noise is known, the rounds are also at least `_known_rounds`.
-    """
-    if not (problem.has_shared and problem.has_private):
+    """What a method costs at least, with these constants or whatever they are; 0 where nothing is known."""
+    least = REGISTRY[name]().floor(c) if problem.has_shared and problem.has_private else None
+    if least is None:
         return 0.0
-    fewest = {"acd": 1.0, "asvrcd": 0.5 / math.log(2), "svrcd": 1 / math.log(2)}.get(name, 0.0)
-    passes = fewest * math.log(1 / relative)
-    rounds = passes if c is None else max(passes, _known_rounds(name, c) * math.log(1 / relative))
+    passes, rounds = (each * math.log(1 / relative) for each in least)
     rows = 2 * float(np.mean(problem.clients.counts))
     message = 2 * tree.size(problem.abstract_start[0]) * jnp.result_type(float).itemsize
     return cost.total(rounds, rounds * message, passes * rows) / TYPICAL
-
-
-def _known_rounds(name: str, c: Constants) -> float:
-    """The fewest rounds per factor e that any p_w, ρ, batch and step bring asvrcd or svrcd to, with p = p_w and q = μ/L^w.
-
-    - asvrcd: with σ_w ≥ ((1−p)/p)L^w, κ²θ_w/ρ ≤ 2ημ and θ_w = 2ησ_w give κ² ≤ qρp/(1−p). A round comes with probability
-      p + ρ(1−p) ≥ 2√(pρ(1−p)), and in 1/κ iterations 2(1−p)/√q of them do. They are also at least p/√q, as κ² ≤ μ/(L^w+L^β).
-      The larger of the two is at least (2/3)/√q.
-    - svrcd: κ ≤ ημ = μ/(L^w + L^β + 6σ) with σ ≥ ((1−p)/p)L^w + (p/(1−p))L^β, and a w-step is a round. With t = 1−p these are
-      p/κ ≥ (L^w − 11L^β + 5t(L^w + L^β) + 6L^β/t)/μ, whose smallest value for t in (0, 1] is taken.
-
-    A factor e takes 1/−ln(1−κ) iterations, fewer than 1/κ: hence the factor κ/−ln(1−κ), at the largest κ that is possible.
-    """
-    if c.noise_w is None or not (c.mu > 0 and c.L_w > 0):
-        return 0.0
-    if name == "asvrcd":
-        root = math.sqrt(c.mu / c.L_w)
-        largest = min(root, 0.5)
-        return 2 / 3 / root * largest / -math.log1p(-largest)
-    if name != "svrcd":
-        return 0.0
-    whole = c.L_w + c.L_beta
-    t, largest = min(math.sqrt(1.2 * c.L_beta / whole), 1.0), min(c.mu / whole, 0.5)
-    fewest = (c.L_w - 11 * c.L_beta + 5 * t * whole + (6 * c.L_beta / t if t > 0 else 0.0)) / c.mu
-    return fewest * largest / -math.log1p(-largest)
 
 
 def _profiles(problem: Problem, cost: Cost, relative: float, work: float) -> list[Candidate]:
@@ -238,7 +196,7 @@ def _candidate(problem: Problem, name: str, cost: Cost, relative: float) -> Cand
         algorithm, _ = complete(problem, name, cost=cost)
     except TwofoldError:
         return None
-    iterations = _proven_iterations(problem, algorithm, relative, cost)
+    iterations = proven_iterations(algorithm, facts_of(problem, cost=cost), relative)
     if not math.isfinite(iterations):
         return None
     found = needs(problem, algorithm, iterations)
@@ -263,81 +221,6 @@ def accuracy(problem: Problem, tol: float, start: tuple[Any, Any] | None = None)
     first = float(problem.value(*(problem.start if start is None else start)))
     part = tol / first if math.isfinite(first) and first > 0 else USUAL
     return min(max(part, FINEST), COARSEST)
-
-
-class Needs(NamedTuple):
-    """What a number of iterations costs a client, on average over the first coins; bytes are sent and received."""
-
-    rounds: float
-    bytes: float
-    gradients_w: float
-    gradients_beta: float
-
-
-def needs(problem: Problem, algorithm: Algorithm, iterations: float, seed: int = 0) -> Needs:
-    """What so many iterations of a method with all its steps cost, by its own plan, messages and evaluations."""
-    cast = tree.cast(algorithm)
-    look = int(min(max(math.ceil(iterations), 1), LOOKED_AT))
-    course = Schedule(cast, problem, footprint(cast, problem).parts, [seed]).ahead(0, look)
-    rounds, floats, of_w, of_beta = (float(column[0, -1]) * iterations / look for column in course)
-    return Needs(rounds, 2 * floats * jnp.result_type(float).itemsize, of_w, of_beta)
-
-
-def shortfall(
-    problem: Problem, algorithm: Algorithm, rounds: int | None, tol: float | None, first: float
-) -> str | None:
-    """A sentence where so many rounds are far from what theory needs to `tol` from a gap of at most `first`; else None.
-
-    A proven rate is a bound, and a run is faster, about three times in the median of docs/realdata.md: nothing is said up to that.
-    """
-    if rounds is None or tol is None or not (math.isfinite(first) and first > tol):
-        return None
-    iterations = _proven_iterations(problem, algorithm, tol / first)
-    if not math.isfinite(iterations):
-        return None
-    wanted = needs(problem, algorithm, iterations).rounds
-    if wanted <= SLACK * rounds:
-        return None
-    return (
-        f"{rounds:,} rounds will hardly do: theory needs about {wanted:,.0f} rounds of {algorithm.name} for tol = {tol:g}, from a gap "
-        f"of {first:.3g} at most. Allow more rounds, ask for a larger tol, or leave the method open: solve(problem, tol={tol:g})."
-    )
-
-
-def out_of_time(
-    problem: Problem, algorithm: Algorithm, seconds: float, tol: float, first: float, done: tuple[int, float]
-) -> str | None:
-    """A sentence where `seconds` are far from what theory needs to `tol` from a gap of at most `first`; else None.
-
-    `done` are the iterations that were done so far, and the seconds that they took: the speed of this machine.
-    """
-    count, took = done
-    if not (math.isfinite(first) and first > tol) or count < 1 or took <= 0:
-        return None
-    wanted = _proven_iterations(problem, algorithm, tol / first) * took / count
-    if not math.isfinite(wanted) or wanted <= SLACK * seconds:
-        return None
-    return (
-        f"{seconds:g} s will hardly do: theory needs about {wanted:,.0f} s of {algorithm.name} for tol = {tol:g} at this run's speed, "
-        f"{wanted / seconds:,.3g} times as long. Allow more seconds, ask for a larger tol, bring the features to one scale, or leave "
-        f"the method open: solve(problem, tol={tol:g})."
-    )
-
-
-def is_exact(algorithm: Algorithm) -> bool:
-    """Whether the method converges to the optimum itself, so that nothing is left out of its rate."""
-    variance_reduced = algorithm.name in ("acd", "svrcd", "asvrcd", "l2sgd_plus")
-    return variance_reduced or (getattr(algorithm, "batch", None) is None and getattr(algorithm, "tau", 1) == 1)
-
-
-def _proven_iterations(problem: Problem, algorithm: Algorithm, relative: float, cost: Cost | None = None) -> float:
-    """By the method's own rate; infinite where none is proven, or where something is left out of it."""
-    said = algorithm.rate(facts_of(problem, cost=cost), relative)
-    if isinstance(said, str) or said.certainty not in ("certified", "theorem"):
-        return math.inf
-    if isinstance(said, rates.Rate):
-        return said.iterations(relative)
-    return said.iterations if is_exact(algorithm) else math.inf
 
 
 def _quadratic(problem: Problem) -> bool:

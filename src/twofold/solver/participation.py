@@ -21,7 +21,7 @@ from twofold.errors import InputError
 from twofold.problem import Problem
 from twofold.theory.stepsizes_newer import importance
 
-__all__ = ["Attendance", "Participation", "Who", "probabilities"]
+__all__ = ["Attendance", "Participation", "Who", "probabilities", "refuse_some"]
 
 Who = int | float | Sequence[float] | NDArray[np.floating] | Callable[[int], ArrayLike]
 """A number of clients, a probability, one probability per client, or a function of the round that gives who is there."""
@@ -54,7 +54,7 @@ class Attendance:
 
     def __init__(self, asked: Who | Participation, algorithm: Algorithm, problem: Problem, seeds: list[int]) -> None:
         chosen = asked if isinstance(asked, Participation) else Participation(asked)
-        _refuse(algorithm, problem, chosen)
+        refuse_some(algorithm, problem, chosen)
         self._who = chosen.who
         self._M, self._shares = problem.M, np.asarray(problem.clients.weights, float)
         self._streams = jnp.stack([randomness.attendance(randomness.root(seed)) for seed in seeds])
@@ -88,7 +88,8 @@ class Attendance:
         return present / np.where(total > 0, total, 1)[..., None]
 
 
-def _refuse(algorithm: Algorithm, problem: Problem, chosen: Participation) -> None:
+def refuse_some(algorithm: Algorithm, problem: Problem, chosen: Participation) -> None:
+    """Say why a method or a problem cannot have some clients only in a round."""
     if chosen.weights not in ("unbiased", "normalised"):
         raise InputError(f"Participation's weights are 'unbiased' or 'normalised', got {chosen.weights!r}.")
     if not algorithm.works_with_some:

@@ -38,7 +38,7 @@ def rehearsed(problem: Problem, algorithm: str | Algorithm, options: Options, se
             f"engine='flower' does not know record={unknown!r}: a node tells its loss and nothing else; say record='loss', or ()."
         )
     if algorithm == "auto":
-        # A federation knows no metric: nobody has everyone's data.
+        # A federation knows no metric yet: nobody adds up the second moments.
         relative = USUAL if budget.tol is None else accuracy(problem, budget.tol)
         algorithm = choose(problem, cost_of(options.cost), relative, False, metric=False, work=math.inf).algorithm
     method, _ = complete(problem, algorithm, options.constants, cost=options.cost)

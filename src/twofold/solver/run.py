@@ -19,10 +19,11 @@ from twofold.engines.schedule import Course, Schedule, footprint
 from twofold.errors import InputError
 from twofold.problem import Problem
 from twofold.result import Result
-from twofold.solver.auto import USUAL, accuracy, choose, out_of_time, shortfall
+from twofold.solver.auto import USUAL, accuracy, choose
 from twofold.solver.budget import MOST_ITERATIONS
 from twofold.solver.checkpoint import Keeper
 from twofold.solver.clock import Clock
+from twofold.solver.foresight import Goal, goal_of, out_of_time, shortfall, too_little_time
 from twofold.solver.options import Options, warn
 from twofold.solver.participation import Attendance
 from twofold.solver.progress import Interrupt, bar
@@ -69,7 +70,8 @@ class Run:
         self, problem: Problem, algorithm: str | Algorithm, options: Options, seeds: list[int], interrupt: Interrupt
     ) -> None:
         self.options, self.seeds, self.budget, self._interrupt = options, seeds, options.budget, interrupt
-        told = None
+        told, known = None, problem.known_optimum
+        self.is_auto, self._best = algorithm == "auto", None if known is None else known.value
         if algorithm == "auto":
             cost, relative = cost_of(options.cost), options.budget.relative or USUAL
             if options.budget.tol is not None:
@@ -140,7 +142,7 @@ class Run:
 
     def go(self) -> list[Result]:
         """Run to the end and return every seed's result."""
-        self._first_gap: float | None = None  # as certified at the start, where that is recorded
+        self._goal: Goal | None = None
         self.clock, options = Clock(), self.options
         each = sum(leaf.nbytes for leaf in jax.tree.leaves(self.starts[0]))
         room, light = (bytes // max(each * len(self.seeds), 1) for bytes in (SNAPSHOT_BYTES, LIGHT))
@@ -270,8 +272,7 @@ class Run:
         found = [engine.measure(self.recording.metrics, snapshots, np.array([row], np.int32)) for row in rows]
         points = [engine.fetch(snapshots, 0, row) for row in rows]
         first = found[0][0]
-        if "bound" in first:
-            self._foretell(float(first["bound"][0]))
+        self._foretell(dict(first))
         for track in tracks:
             row = min(track.row, len(rows) - 1)  # most often all begin at the same point
             (values, sizes), begun = found[row], points[row]
@@ -281,21 +282,22 @@ class Run:
         if self.options.callbacks:
             self._tell(tracks)
 
+    def _foretell(self, first: dict[str, Any]) -> None:
+        """Say beforehand that this budget will not do, where theory knows."""
+        self.recording.derive(first)
+        value, gap = (float(first[name][0]) if name in first else None for name in ("loss", "bound"))
+        self._goal = goal_of(self.options, value, gap, self._best)
+        self._tell_user(shortfall(self.problem, self.algorithm, self.options, self._goal, self.is_auto))
+        self._tell_user(late := too_little_time(self.problem, self.algorithm, self.options, self._goal))
+        if late is not None:
+            self._goal = None  # once is enough
+
     def _foretell_time(self, k: int, took: float) -> None:
         """Say, once the run has shown how fast it is, that its seconds will not do, where theory knows."""
-        budget, first = self.budget, self._first_gap
-        if budget.seconds is None or budget.tol is None or first is None:
-            return
-        self._first_gap = None  # once is enough
-        text = out_of_time(self.problem, self.algorithm, budget.seconds, budget.tol, first, (k, took))
-        if text is not None:
-            warn(text)
-            self.notes = (*self.notes, text)
+        goal, self._goal = self._goal, None
+        self._tell_user(out_of_time(self.problem, self.algorithm, self.options, goal, (k, took)))
 
-    def _foretell(self, first: float) -> None:
-        """Say beforehand that so few rounds will not do, where theory knows."""
-        self._first_gap = first
-        text = shortfall(self.problem, self.algorithm, self.budget.rounds, self.budget.tol, first)
+    def _tell_user(self, text: str | None) -> None:
         if text is not None:
             warn(text)
             self.notes = (*self.notes, text)

@@ -26,8 +26,9 @@ from twofold.errors import InputError, NotFound, TwofoldError
 from twofold.exports import FilePath, Table
 from twofold.problem import Problem
 from twofold.solver import complete, make
-from twofold.solver.auto import Needs, is_exact, needs
+from twofold.solver.foresight import PROVEN, Needs, is_exact, needs
 from twofold.solver.options import warn
+from twofold.solver.participation import Participation, Who, refuse_some
 from twofold.solver.steps import facts_of
 from twofold.theory import rates
 from twofold.theory.constants import Constants
@@ -42,7 +43,8 @@ NOISE = "sampling noise and client drift, unknown before a run, are left out of 
 
 @dataclasses.dataclass(frozen=True)
 class MethodForecast:
-    """What one method needs, per client; NaN where nothing is known, and then `note` says why. "measured" is no proof.
+    """What one method needs, per client; NaN where nothing is known, and then `note` says why. "measured" and
+    "unproven" are no proof.
 
     `bytes` counts what a client sends and receives; gradients are evaluations of single rows. `algorithm` is the method
     with the steps that theory chose, None if it does not fit the problem.
@@ -62,7 +64,7 @@ class MethodForecast:
     gradients_w: float
     gradients_beta: float
     criterion: str  # what is brought to the tolerance
-    certainty: str  # "certified", "theorem" or "none", as in `theory.rates`; "measured": what it took elsewhere
+    certainty: str  # "certified", "theorem", "unproven" or "none", as in `theory.rates.Rate`; "measured": what it took elsewhere
     note: str
     algorithm: Algorithm | None
     seconds: float = math.nan  # under the forecast's cost model; what our own code needs on top is not in it
@@ -70,7 +72,7 @@ class MethodForecast:
     @property
     def is_proven(self) -> bool:
         """Whether there is a rate for this method on this problem."""
-        return self.certainty not in ("none", "measured")
+        return self.certainty in PROVEN
 
     @property
     def is_known(self) -> bool:
@@ -180,6 +182,7 @@ def forecast(
     seed: int = 0,
     cost: Cost | Preset = "cross-silo",
     seconds: float | None = None,
+    participation: Who | Participation | None = None,
 ) -> Forecast:
     """Predict what every method needs until its error is `tol` times the initial one (Table 1 of the paper).
 
@@ -188,7 +191,8 @@ def forecast(
     says what is known of it); those without a rate are listed with the reason, and what was only measured is marked so.
     `constants` replaces the problem's own. Bytes follow from the sizes of the messages and from the first coins of `seed`.
     Seconds are those of the `cost` model ("cross-silo", "cross-device", "simulation" or a `Cost`). With `seconds`, the time that
-    you have, it warns where a run will not end in it, by how much, and what would help.
+    you have, it warns where a run will not end in it, by how much, and what would help. `participation` is who takes part in a round,
+    as in `solve`: bytes and gradients are then those of a client on average, without what it loads when it returns.
 
     >>> import twofold as tw
     >>> data = tw.data.load("synthetic-mixture", sigma_h=0.3, clients=4, rows=10, features=2)
@@ -210,11 +214,24 @@ def forecast(
     least = rates.lower_bounds(found, rows, tol) if found.mu > 0 else None
     asked = list(REGISTRY) if methods is None else methods
     prices = cost_of(cost)
-    every = (_method(problem, method, tol, constants, seed, prices) for method in asked)
+    chosen = _chosen(participation)
+    every = (_method(problem, method, tol, constants, seed, prices, chosen) for method in asked)
     table = Forecast(tol, tuple(_priced(row, prices) for row in every), found, least, prices)
     if seconds is not None:
         _warn_of_time(table, seconds, cost if isinstance(cost, str) else "given", methods is not None)
     return table
+
+
+def _chosen(participation: Who | Participation | None) -> Participation | None:
+    """Who takes part, by known probabilities; None for everyone."""
+    if participation is None:
+        return None
+    chosen = participation if isinstance(participation, Participation) else Participation(participation)
+    if callable(chosen.who):
+        raise InputError(
+            "A forecast needs to know how probably each client takes part: give participation= a number or probabilities."
+        )
+    return chosen
 
 
 def _warn_of_time(table: Forecast, seconds: float, cost: str, asked: bool) -> None:
@@ -264,14 +281,23 @@ def _priced(row: MethodForecast, cost: Cost) -> MethodForecast:
 
 
 def _method(
-    problem: Problem, method: str | Algorithm, tol: float, own: Constants | None, seed: int, cost: Cost
+    problem: Problem,
+    method: str | Algorithm,
+    tol: float,
+    own: Constants | None,
+    seed: int,
+    cost: Cost,
+    who: Participation | None,
 ) -> MethodForecast:
     given = make(method)
     try:
-        algorithm, _ = complete(problem, given, own, cost=cost)
+        if who is not None:
+            refuse_some(given, problem, who)
+        algorithm, _ = complete(problem, given, own, who, cost)
     except TwofoldError as refusal:  # it does not fit this problem
         return _unproven(given, str(refusal), None)
-    found = algorithm.rate(facts_of(problem, own, cost=cost), tol)
+    facts = facts_of(problem, own, who, cost)
+    found = algorithm.rate(facts, tol)
     if isinstance(found, str):
         return _unproven(given, found, algorithm)
     if found.certainty == "none":
@@ -285,7 +311,11 @@ def _method(
         per_round = 2 * _floats_per_round(problem, algorithm, seed) * _itemsize() if rounds else 0.0
         rows = found.rows_per_gradient
         needed = Needs(rounds, rounds * per_round, found.grad_w * rows, found.grad_beta * rows)
-    noisy = isinstance(found, rates.Prediction) and found.certainty != "measured" and not is_exact(algorithm)
+    if facts.participation is not None:  # those who are absent send and compute nothing
+        share = float(np.mean(facts.participation))
+        needed = Needs(needed.rounds, *(share * each for each in needed[1:]))
+    exact = is_exact(algorithm, who is not None)
+    noisy = isinstance(found, rates.Prediction) and found.certainty != "measured" and not exact
     return MethodForecast(
         given.name, iterations, *needed, criterion=found.criterion, certainty=found.certainty,
         note=found.note or (NOISE if noisy else ""), algorithm=algorithm,

@@ -60,6 +60,9 @@ class Prediction:
 class Rate(NamedTuple):
     """By how much a method's error falls in an iteration, what that error is, and how far this is proven.
 
+    "certified" and "theorem" are proofs, the second of them with more in its assumptions or left out; "unproven" is a rate whose
+    theorem assumes what this method does not do.
+
     >>> Rate(0.1).criterion, Rate(0.1).certainty
     ('‖x − x*‖²', 'certified')
     >>> round(Rate(0.1).iterations(1e-3))
