@@ -236,6 +236,45 @@ def test_a_second_fit_compiles_nothing_and_neither_does_one_of_nearly_the_same_s
     assert all(0 < strength < np.inf for strength in chosen)  # or it would be another objective, and another program
 
 
+@pytest.mark.parametrize("kind", ["classifier", "regressor"])
+def test_the_ledger_is_that_of_solve_on_the_same_table(kind: str):
+    """Sizes are rounded up so that programs can be used again; nobody sends or evaluates what was added."""
+    frame, labels = table(patients=5, rows=21)
+    frame = frame[:-4]  # clients of unequal size
+    labels = labels[:-4]
+    score = 50 + 3 * frame["dose"].to_numpy()
+    moments = 0
+    if kind == "classifier":
+        model = PersonalizedClassifier(client="patient", strength=0.1).fit(frame, labels)
+        loss, y = tw.losses.logistic(l2=1e-3, intercept=True), (labels == "worse").astype(int)
+    else:
+        model = PersonalizedRegressor(client="patient", strength=0.1).fit(frame, score)
+        loss, y, moments = tw.losses.squared(l2=1e-3, intercept=True), (score - score.mean()) / score.std(), 2
+    clients = tw.Clients.from_frame(frame.assign(y=y), client="patient", standardize="pooled", weights="rows")
+    with jax.enable_x64(True):
+        problem = tw.Problem(tw.objectives.mixture(loss, lam=0.1), clients, sampling="uniform")
+        plain = tw.solve(problem, "profile", tol=1e-12, rounds=200)
+    said, wanted = model.ledger_.as_dict(), plain.ledger.as_dict()
+    for name in ("floats_up", "floats_down", "bytes_up", "bytes_down"):
+        said[name] -= moments * (8 if "bytes" in name else 1)  # the sums of the targets and of their squares
+    assert said == wanted and wanted["floats_up"] > clients.opening_floats > 0
+    assert model.result_.history["bytes"][-1] == model.ledger_.bytes_per_client
+
+
+def test_the_ledger_of_a_choice_counts_what_is_sent_before_training_once():
+    frame, labels = table(patients=5, rows=21)
+    model = PersonalizedClassifier(client="patient", folds=3).fit(frame, labels)
+    clients = tw.Clients.from_frame(frame.assign(y=labels), client="patient", standardize="pooled", weights="rows")
+    objective = tw.objectives.mixture(tw.losses.logistic(l2=1e-3, intercept=True), lam=1.0)
+    plain = tw.tune(objective, clients, folds=3)
+    assert model.tuned_.ledger.floats_up == plain.ledger.floats_up
+    assert_array_equal(model.tuned_.ledger.gradients_w, plain.ledger.gradients_w)
+    assert model.ledger_.floats_up == plain.ledger.floats_up + model.result_.ledger.floats_up
+    with jax.enable_x64(True):
+        final = tw.solve(tw.Problem(plain.objective, clients), "profile", tol=1e-12, rounds=200)
+    assert model.result_.ledger.floats_up == final.ledger.floats_up - clients.opening_floats
+
+
 def test_a_fitted_estimator_travels_without_anybodys_rows(fitted: PersonalizedClassifier):
     frame, _ = table()
     written = pickle.dumps(fitted)

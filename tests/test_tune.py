@@ -239,6 +239,26 @@ def test_another_path_compiles_nothing_and_the_cost_is_counted():
     assert len(second.strengths) == 12 and second.seconds > 0
 
 
+def test_rows_that_are_held_out_cost_nothing():
+    """Each fold's gradients are those of the rows that it is trained on, and rows of weight zero are nobody's."""
+    clients = made(0.5)
+    weights = np.ones(clients.rows)
+    weights[: clients.counts[0] // 2] = 0
+    fold = assign(clients, FOLDS, 0, stratify=False)
+    objective = tw.objectives.mixture(SQUARED, lam=np.ones(M))
+    for rows in (clients, dataclasses.replace(clients, row_weights=weights)):
+        there = np.ones(rows.rows, bool) if rows.row_weights is None else rows.row_weights > 0
+        trained = [np.add.reduceat(there & (fold != f), rows.offsets[:-1], dtype=int) for f in range(FOLDS)]
+        path = Path(objective, rows, fold, FOLDS)
+        fit = path.fit(objective)
+        d = FEATURES + 1
+        assert path.ledger.gradients_w.tolist() == ((1 + d) * fit.rounds @ np.array(trained)).tolist()
+        problem = tw.Problem(tw.objectives.mixture(SQUARED, lam=1.0), rows)
+        run = tw.solve(problem, "profile", rounds=2)
+        every = np.add.reduceat(there, rows.offsets[:-1], dtype=int)
+        assert run.ledger.gradients_w.tolist() == ((1 + d) * run.ledger.iterations * every).tolist()
+
+
 def test_the_report_and_the_plot(tmp_path: FilePath):
     tuned = tw.tune(tw.objectives.mixture(SQUARED, lam=1.0), made(0.5), values=[0.1, 1.0], folds=FOLDS)
     text = str(tuned)

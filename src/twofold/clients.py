@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import math
 import operator
@@ -142,6 +143,8 @@ class Clients:
     weights: NDArray[np.float64] = _DEFAULT
     row_weights: NDArray[np.float64] | None = None
     schema: Schema | None = None
+    unpadded: Clients | None = dataclasses.field(default=None, init=False)
+    """The clients that `padded` made larger. What a run costs is counted by their sizes."""
 
     def __post_init__(self) -> None:
         counts = np.asarray(self.counts)
@@ -458,6 +461,13 @@ class Clients:
         return int(self.offsets[-1])
 
     @cached_property
+    def counted(self) -> NDArray[np.int64]:
+        """How many rows of each client count: those of weight zero do not, nor do they in the ledger."""
+        if self.row_weights is None:
+            return self.counts.astype(np.int64)
+        return np.add.reduceat(self.row_weights > 0, self.offsets[:-1], dtype=np.int64)
+
+    @cached_property
     def offsets(self) -> NDArray[np.int64]:
         """Where each client's rows start, followed by the total number of rows: shape (M + 1,)."""
         return _frozen(np.concatenate([[0], np.cumsum(self.counts, dtype=np.int64)]))
@@ -529,6 +539,37 @@ class Clients:
             index = start[:, None] + np.where(row < count[:, None], row, 0)
             data = _take(self._data | {"row_weight": self.row_weights}, index)
         return Stack(**data, count=count, weight=self.weights[chosen], position=chosen.astype(np.int32))
+
+    def padded(self, rows: int, features: int) -> Clients:
+        """The same clients with more features, which are zero, and with rows of weight zero in the largest one of them.
+
+        Nothing that is learned changes, so that data of several sizes can be solved by one compiled program. The ledger counts neither
+        of them.
+
+        >>> import twofold as tw
+        >>> clients = tw.Clients.from_list([([[1.0], [2.0], [3.0]], [0, 1, 1]), ([[3.0]], [1])])
+        >>> larger = clients.padded(rows=4, features=2)
+        >>> larger.counts.tolist(), larger.x[-1].tolist(), larger.counted.tolist()
+        ([4, 1], [3.0, 0.0], [3, 1])
+        """
+        x, y = cast(_Array, self.x), cast(_Array, self.y)
+        largest = int(self.counts.argmax())
+        more = max(rows - int(self.counts[largest]), 0)
+        place = np.full(more, self.offsets[largest + 1])
+        wide = np.pad(x, ((0, 0), (0, max(features - x.shape[1], 0))))
+        weights = np.ones(self.rows) if self.row_weights is None else self.row_weights
+        counts = self.counts.copy()
+        counts[largest] += more
+        found = replace(
+            self,
+            x=np.insert(wide, place, 0, axis=0),
+            y=np.insert(y, place, 0, axis=0),
+            counts=counts,
+            row_weights=np.insert(weights, place, 0.0),
+            schema=None,
+        )
+        found.__dict__["unpadded"] = self
+        return found
 
     def buckets(self, waste: float = 0.15, least: int = 1 << 20) -> tuple[NDArray[np.int64], ...]:
         """Group clients of similar size into as few groups as possible, with at most `waste` padded rows per real row in all.

@@ -207,9 +207,12 @@ class _Personalized(BaseEstimator):
         everyone = (
             owners if owners[0] is not None or any(owner is not None for owner in owners) else ["everybody"] * len(y)
         )
-        clients = _roomy(x, y, everyone, weight, self.weights)
+        real = _clients(x, y, everyone, weight, self.weights, self._opening())
+        clients = _roomy(real)
         loss = self._loss(clients)
         objective, self.tuned_ = self._chosen(loss, clients)
+        if self.tuned_ is not None:  # what is sent before training is sent once
+            clients = _roomy(dataclasses.replace(real, schema=None))
         problem = Problem(objective, clients, sampling="uniform")
         # Without a ridge there is no certificate to stop on; Newton's method has long arrived after as many rounds.
         stop: dict[str, Any] = (
@@ -241,6 +244,10 @@ class _Personalized(BaseEstimator):
         # Training rows are not part of a fitted estimator.
         self.result_ = dataclasses.replace(self.result_, problem=None)
         self.tuned_ = None if self.tuned_ is None else dataclasses.replace(self.tuned_, clients=None)
+
+    def _opening(self) -> Schema:
+        """What says how many numbers everyone sends before training."""
+        return self.schema_
 
     def _shared(self, problem: Problem, pairs: list[Any], width: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """The model of a client that was not there: w where that is a model by itself, else the mean of everybody's."""
@@ -285,8 +292,7 @@ class _Personalized(BaseEstimator):
         if self._auto:
             first = self._first_strength(loss, clients)
             start = self._made(loss, first)
-            rows = np.add.reduceat(np.asarray(clients.row_weights) > 0, clients.offsets[:-1], dtype=np.int64)
-            if int(rows.max()) < 2:
+            if clients.counted.max() < 2:
                 shown = f"{first:.3g}" if isinstance(first, float) else first
                 warnings.warn(
                     f"{type(self).__name__}: no client has two rows to hold one out, so the strength cannot be chosen: it is {shown}. "
@@ -615,6 +621,10 @@ class PersonalizedRegressor(RegressorMixin, _Personalized):
         self._spread = spread if spread > 1e-12 * abs(self._mean) and spread > 0 else 1.0
         super()._solve(x, (y - self._mean) / self._spread, owners, weight)
 
+    def _opening(self) -> Schema:
+        """Everyone also sends the sum of its targets and that of their squares."""
+        return dataclasses.replace(self.schema_, opening_floats=self.schema_.opening_floats + 2)
+
     def _known_target(self, y: Any) -> NDArray[Any]:
         return (self._target(y) - self._mean) / self._spread
 
@@ -833,26 +843,17 @@ def _room(size: int) -> int:
     return -(-size // step) * step
 
 
-def _roomy(
-    x: NDArray[Any], y: NDArray[Any], owners: Sequence[Any], weight: NDArray[Any] | None, weights: str
+def _clients(
+    x: NDArray[Any], y: NDArray[Any], owners: Sequence[Any], weight: NDArray[Any] | None, weights: str, schema: Schema
 ) -> Clients:
-    """Clients whose sizes are rounded up: with features that are zero, and rows of weight zero in the largest client."""
+    """The clients whose rows these are; `schema` says what they have sent so that all have the same features."""
     if weights not in ("rows", "equal"):
         raise InputError(f'weights is "rows" or "equal", got {weights!r}.')
-    labels: dict[Any, int] = {}
-    for owner in owners:
-        if owner is None:
-            raise InputError("A row has no client: fill in the column of clients, or leave such rows out.")
-        labels[owner] = labels.get(owner, 0) + 1
-    largest = max(labels, key=lambda owner: labels[owner])
-    more = _room(labels[largest]) - labels[largest]
-    wide = np.zeros((len(x) + more, _room(x.shape[1])))
-    wide[: len(x), : x.shape[1]] = x
-    given = np.ones(len(x)) if weight is None else weight
-    return Clients.from_groups(
-        wide,
-        np.concatenate([y, np.zeros(more, y.dtype)]),
-        [*owners, *[largest] * more],
-        "rows" if weights == "rows" else None,
-        row_weights=np.concatenate([given, np.zeros(more)]),
-    )
+    if any(owner is None for owner in owners):
+        raise InputError("A row has no client: fill in the column of clients, or leave such rows out.")
+    return Clients.from_groups(x, y, owners, "rows" if weights == "rows" else None, row_weights=weight, schema=schema)
+
+
+def _roomy(clients: Clients) -> Clients:
+    """The same clients with their sizes rounded up."""
+    return clients.padded(_room(int(clients.counts.max())), _room(clients.x.shape[1]))

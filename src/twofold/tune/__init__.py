@@ -271,7 +271,7 @@ def tune(
         raise InputError(f'by is "loss" or "grade" and rule "best" or "one standard error", got {by=} and {rule=}.')
     if not isinstance(folds, int) or folds < 2:  # pyright: ignore[reportUnnecessaryIsInstance]  (users may pass anything)
         raise InputError(f"folds is a whole number of at least 2, got {folds!r}.")
-    if clients.counts.max() < 2:
+    if clients.counted.max() < 2:
         raise InputError(
             "No client has more than one row, so nothing can be held out inside a client: give a strength."
         )
@@ -292,7 +292,7 @@ def tune(
         )
     own = alone_better is not None and (per_client is True or alone_better.gain.mean > alone_better.gain.error)
     strengths = (family.ends[0], *family.values, family.ends[1])
-    ledger = _total(paths, len(table), folds, clients.opening_floats)
+    ledger = _total(paths, len(table), folds, paths[0].opening_floats)
     if alone_better is not None and own and family.own is not None:
         strength, final, nested = alone_better.strength, family.own(alone_better.strength), alone_better.rows
     else:
