@@ -312,6 +312,8 @@ def test_mistakes_get_a_sentence():
         ({"client": "patien"}, "no column 'patien'"),
         ({"objective": "ditto"}, "objective is one of"),
         ({"client": "patient", "weights": "x"}, 'weights is "rows" or "equal"'),
+        ({"client": "patient", "per_client": "no"}, "per_client is True, False or \"auto\", got 'no'"),
+        ({"client": "patient", "strength": 1.0, "per_client": None}, "per_client is True"),
     ):
         with pytest.raises(ValueError, match=words):
             PersonalizedClassifier(**options).fit(frame, labels)

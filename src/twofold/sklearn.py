@@ -37,7 +37,7 @@ from twofold.solver import solve
 from twofold.storage import made, pack, read_json, read_tensors, rebuild, write_json, write_tensors
 from twofold.tables import Schema, Table, read
 from twofold.tables.columns import is_frame, plain
-from twofold.tune import Tuned, curvature_of, tune
+from twofold.tune import Tuned, check_per_client, curvature_of, tune
 
 try:
     from sklearn import get_config
@@ -119,6 +119,7 @@ class _Personalized(BaseEstimator):
         if self.objective not in NAMES:
             raise InputError(f"objective is one of {', '.join(NAMES)}, got {self.objective!r}.")
         _check_strength(self.objective, self.strength)
+        check_per_client(self.per_client)
         table, owners = self._read(X, client, groups, reset=True)
         if owners is None:
             self._warn_of_nobody()

@@ -40,7 +40,7 @@ from twofold.tree import Pytree
 from twofold.tune.choice import Gain, Judge
 from twofold.tune.path import Fit, Path, Point, assign
 
-__all__ = ["Gain", "Tuned", "curvature_of", "tune"]
+__all__ = ["Gain", "Tuned", "check_per_client", "curvature_of", "tune"]
 
 Strength: TypeAlias = float | str | NDArray[np.float64]
 """A number, one per client, or for a split its name."""
@@ -152,11 +152,11 @@ class Tuned:
             mark = ("→ " if k == self.chosen else "  ") + ends.get(k, "")
             rows.append([mark, _show(strength), f"{self.loss[k]:.5g}", f"{self.error[k]:.2g}"])
         notes = [
-            f"Chosen: {self._said()}. The loss is lower by {self.gain_over_shared} than with one model for everybody, and by "
-            f"{self.gain_over_alone} than alone."
+            f"Chosen: {self._said()}. On rows that had no say in the choice, choosing in this way is "
+            f"{self.gain_over_shared.said('one model for everybody')}, and {self.gain_over_alone.said('every client alone')}."
         ]
         if self.gain_per_client is not None:
-            notes.append(f"One strength per client instead of one for all: {self.gain_per_client}.")
+            notes.append(f"There, one strength per client is {self.gain_per_client.said('one for all')}.")
         shown = [_show(strength) for strength in self.strengths]
         columns = {self.name: shown, "loss": self.loss, "error": self.error, "grade": self.grade}
         return Table("", ["", self.name, "loss held out", "error"], rows, columns=columns, notes=[*notes, *self.notes])
@@ -269,6 +269,7 @@ def tune(
     objective, clients = _given(objective, clients)
     if by not in ("loss", "grade") or rule not in ("best", "one standard error"):
         raise InputError(f'by is "loss" or "grade" and rule "best" or "one standard error", got {by=} and {rule=}.')
+    check_per_client(per_client)
     if not isinstance(folds, int) or folds < 2:  # pyright: ignore[reportUnnecessaryIsInstance]  (users may pass anything)
         raise InputError(f"folds is a whole number of at least 2, got {folds!r}.")
     if clients.counted.max() < 2:
@@ -318,6 +319,15 @@ def tune(
         seconds=time.perf_counter() - began,
         notes=_notes(family, table),
     )
+
+
+def check_per_client(asked: object) -> None:
+    """Refuse what is neither yes nor no nor "auto".
+
+    >>> check_per_client("auto")
+    """
+    if not (isinstance(asked, (bool, np.bool_)) or (isinstance(asked, str) and asked == "auto")):
+        raise InputError(f'per_client is True, False or "auto", got {asked!r}.')
 
 
 def _given(objective: Objective | Problem, clients: Clients | None) -> tuple[Objective, Clients]:
