@@ -281,7 +281,10 @@ def test_the_report_does_not_say_that_shared_is_better_than_shared():
     for tuned in ends:
         text = " ".join(str(tuned).split())
         worse = f"{-tuned.gain_over_shared.mean:.3g} ± {tuned.gain_over_shared.error:.1g} worse than one model for everybody"
-        assert f"Chosen: one model for everybody. On rows that had no say in the choice, choosing in this way is {worse}" in text
+        assert (
+            f"Chosen: one model for everybody. On rows that had no say in the choice, choosing in this way is {worse}"
+            in text
+        )
         assert "lower" not in text
 
 
@@ -290,9 +293,12 @@ def test_what_cannot_be_tuned():
     mixture = tw.objectives.mixture(SQUARED, lam=1.0)
     for arguments, options, words in (
         ((tw.objectives.local(SQUARED), clients), {}, "tune knows the strength of"),
-        ((mixture, clients), {"over": "alpha"}, "has lam to tune"),
+        ((mixture, clients), {"over": "alpha"}, "For mixture, over is 'lam', got 'alpha'"),
         ((mixture, clients), {"values": [0.0]}, "must be > 0"),
         ((mixture, clients), {"values": []}, "values is empty"),
+        ((mixture, clients), {"values": 0.1}, r"values is a list of strengths to try, such as \[0.1, 1.0\], got 0.1"),
+        ((mixture, clients), {"values": "0.1"}, "values is a list of strengths to try, .* got '0.1'"),
+        ((mixture, clients), {"values": ["a"]}, r"Every value of lam must be a number > 0, got \['a'\]"),
         ((mixture, clients), {"folds": 1}, "folds"),
         ((mixture, clients), {"per_client": "no"}, "per_client is True, False or \"auto\", got 'no'"),
         ((mixture, clients), {"by": "auc"}, 'by is "loss" or "grade"'),

@@ -37,6 +37,8 @@ _Array: TypeAlias = NDArray[Any]  # of booleans, integers or floats
 _Layout: TypeAlias = Any  # jax's PyTreeDef, which JAX does not type
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 _DEFAULT: Any = None
+SOME_COLUMNS = 12
+"""At most so many columns are named in a message."""
 SOME_ROWS = 20_000
 """At most about this many rows are used to measure the size of the features."""
 
@@ -67,10 +69,10 @@ class ClientError(InputError):
     >>> import numpy as np
     >>> import twofold as tw
     >>> try:
-    ...     tw.Clients.from_list([([[1.0], [np.nan]], [0, 1])], names=["ann"])
+    ...     tw.Clients.from_list([([[1.0], [np.inf]], [0, 1])], names=["ann"])
     ... except tw.ClientError as mistake:
     ...     print(mistake)
-    client 'ann': x at row 1, column 0 is nan, but every value must be finite
+    client 'ann': x at row 1, column 0 is inf, but every value must be finite
     """
 
 
@@ -163,7 +165,8 @@ class Clients:
         self.__dict__.update(tree_util.tree_unflatten(structure, arrays), **checked)  # frozen: no plain assignment
         for field, array in zip(_fields(structure), arrays, strict=True):
             if array.dtype.kind == "f":
-                self._require(np.isfinite(array), array, field, "every value must be finite")
+                wanted = "every value must be finite" + (_ABOUT_GAPS if np.isnan(array).any() else "")
+                self._require(np.isfinite(array), array, field, wanted)
 
     @classmethod
     def from_list(
@@ -748,20 +751,28 @@ def _array(leaf: Any) -> _Array:
 
 
 def _about_objects(leaf: Any) -> str:
-    """For an array of objects: where it holds something other than a number, and what to do about it."""
-    if getattr(getattr(leaf, "dtype", None), "kind", "") != "O" or np.ndim(leaf) not in (1, 2):
+    """For objects in place of numbers: which columns hold something else, and what to do about it."""
+    if not hasattr(leaf, "__array__") or (table := np.asarray(leaf)).dtype.kind != "O" or table.ndim not in (1, 2):
         return ""
-    table = np.asarray(leaf, object)
+    frame = is_frame(leaf)
     columns: list[list[Any]] = [table.tolist()] if table.ndim == 1 else table.T.tolist()
-    for j, column in enumerate(columns):
+    names: list[Any] = list(leaf.columns) if frame and hasattr(leaf, "columns") else list(range(len(columns)))
+    found: list[str] = []
+    for name, column in zip(names, columns, strict=True):
         row = next((i for i, v in enumerate(column) if not isinstance(v, (int, float, np.number, np.bool_))), None)
         if row is not None:
-            where = f"row {row}" if table.ndim == 1 else f"row {row}, column {j}"
-            return (
-                f": there is {column[row]!r} at {where}. Encode such columns, or give a table, whose strings and categories are "
-                "encoded for you: tw.Clients.from_frame(df, client=..., target=...)"
-            )
-    return ": all of them are numbers, so say .astype(float)"
+            found.append(f"{column[row]!r} at row {row}" + (f" of column {name!r}" if table.ndim == 2 else ""))
+    if not found:
+        return ": all of them are numbers, so say .astype(float)"
+    more = f", and more in {len(found) - SOME_COLUMNS} other columns" if len(found) > SOME_COLUMNS else ""
+    remedy = "Give the whole table" if frame else "Encode such columns, or give a table"
+    return (
+        f": there is {', '.join(found[:SOME_COLUMNS])}{more}. {remedy}, whose strings, categories and gaps are encoded for you: "
+        "tw.Clients.from_frame(df, client=..., target=...)"
+    )
+
+
+_ABOUT_GAPS = ": fill the gaps or leave such rows out; tw.Clients.from_frame(df, client=..., target=...) fills those of features and marks them"
 
 
 def _dense(matrix: Any) -> _Array:

@@ -194,8 +194,10 @@ class _Personalized(BaseEstimator):
                 raise InputError(f"client={self.client} is no column of X, which has {len(table.names)}.")
             return table.names[self.client]
         if self.client not in table.names:
+            near = difflib.get_close_matches(str(self.client), list(map(str, table.names)), n=1)
             raise InputError(
-                f"X has no column {self.client!r} to tell clients by; it has {', '.join(map(str, table.names))}."
+                f"X has no column {self.client!r} to tell clients by; it has {_listed(table.names)}"
+                f"{f'; did you mean {near[0]!r}?' if near else '.'} {_AFTER_OTHERS}"
             )
         return self.client
 
@@ -461,11 +463,11 @@ class _Personalized(BaseEstimator):
         if owners is None:
             told = f"nobody says whose rows these are, so {instead}. {_WHOSE.format(method='predict(X')}"
         else:
-            strangers = _some(list(dict.fromkeys(owners)))
-            told = (
-                f"no row is of a client that was there in fit, so {instead}. The rows are those of {strangers}, and fit knew "
-                f"{_some(list(place))}. Newcomers with labelled rows get a model of their own by adapt(X, y, client=...)."
-            )
+            hint = _alike(owners, place)
+            if not hint and type(self) in _TOLD:  # as in every fold of WholeClients, where it is meant
+                return
+            _TOLD.add(type(self))
+            told = f"no row is of a client that was there in fit, so {instead}{hint}."
         warnings.warn(f"{type(self).__name__}: {told}", ClientWarning, stacklevel=4)
 
     def __sklearn_tags__(self) -> Any:
@@ -762,6 +764,11 @@ class WholeClients(GroupKFold):
     """
 
 
+_AFTER_OTHERS = (
+    'In a Pipeline, earlier steps drop or rename columns. Keep names by .set_output(transform="pandas") and, in a ColumnTransformer, '
+    "verbose_feature_names_out=False; or say by its place which column it is, client=-1 for the last; or leave client= out and give "
+    "fit(X, y, client=labels) with scikit-learn's metadata routing switched on."
+)
 _WHOSE = (
     'Say it by a column of X, client="patient", or by {method}, client=labels); a scorer by name hands that on only with '
     "scikit-learn's metadata routing switched on, and groups= goes to the splitters alone."
@@ -778,9 +785,17 @@ def _check_strength(objective: str, strength: Any) -> None:
             raise InputError(
                 f'weight_sharing shares one part by its name: strength="weight", "bias" or "auto", got {strength!r}.'
             )
-    elif isinstance(strength, str) and strength != "auto" and objective not in ("shared", "alone"):
+    elif isinstance(strength, str):
+        if strength == "auto" or objective in ("shared", "alone"):
+            return
         near = '; did you mean "auto"?' if difflib.get_close_matches(strength.lower(), ["auto"], cutoff=0.5) else "."
         raise InputError(f'strength is "auto" or a number (for {objective}), got {strength!r}{near}')
+    elif objective not in ("shared", "alone"):
+        blend = objective == "adaptive"
+        wanted = "strictly between 0 and 1" if blend else "≥ 0 (0 leaves everyone alone, infinity is one model for all)"
+        number = float(strength) if isinstance(strength, numbers.Real) else math.nan
+        if not (0 < number < 1 if blend else number >= 0):
+            raise InputError(f'strength is "auto" or a number {wanted} for {objective}, got {strength!r}.')
 
 
 def _as_they_are(y: Any) -> Any:
@@ -810,6 +825,21 @@ def _check_labels(y: NDArray[Any]) -> None:
             f"The target y has labels of several kinds: {first!r} at row 0 and {labels[other]!r} at row {other}. Make them all strings "
             "or all numbers."
         )
+
+
+_TOLD: set[type] = set()
+"""The estimators that have said in this process that rows of strangers get the shared model."""
+
+
+def _alike(owners: Sequence[Any], known: dict[Any, int]) -> str:
+    """A hint where a stranger's name is a known client's but for capitals, spaces or its type; else nothing, the same in every fold."""
+    by_letters = {str(name).strip().casefold(): name for name in known}
+    found = next((name for name in owners if str(name).strip().casefold() in by_letters), None)
+    return "" if found is None else f"; is {found!r} the client {by_letters[str(found).strip().casefold()]!r} of fit?"
+
+
+def _listed(names: Sequence[Any]) -> str:
+    return ", ".join(map(str, names[:12])) + (f", … ({len(names)} in all)" if len(names) > 12 else "")
 
 
 def _some(names: Sequence[Any]) -> str:

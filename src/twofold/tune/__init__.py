@@ -377,7 +377,9 @@ def _family(objective: Objective, clients: Clients, over: str | None, values: It
         )
     over = names[0] if over is None else over
     if over not in names:
-        raise InputError(f"The objective {objective.name} has {' and '.join(names)} to tune, got {over=}.")
+        raise InputError(f"For {objective.name}, over is {' or '.join(map(repr, names))}, got {over!r}.")
+    if values is not None and (isinstance(values, str) or not isinstance(cast(object, values), Iterable)):
+        raise InputError(f"values is a list of strengths to try, such as [0.1, 1.0], got {values!r}.")
     given = None if values is None else list(values)
     if given is not None and not given:
         raise InputError("values is empty: give at least one strength, or leave it out.")
@@ -440,7 +442,10 @@ def _of_split(objective: Objective, clients: Clients, given: list[Any] | None) -
 
 
 def _numbers(name: str, values: Sequence[Any] | NDArray[np.float64], below: float = math.inf) -> list[float]:
-    numbers = [float(value) for value in values]
+    try:
+        numbers = [float(value) for value in values]
+    except (TypeError, ValueError):
+        raise InputError(f"Every value of {name} must be a number > 0, got {list(values)!r}.") from None
     wrong = [value for value in numbers if not 0 < value < below]
     if wrong:
         limit = "" if below == math.inf else f" and < {below:g}"
