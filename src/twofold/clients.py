@@ -24,7 +24,18 @@ from twofold.tables import Schema, Standardize, Table, Values, read
 from twofold.tables.columns import is_frame, plain
 from twofold.tables.schema import Labels, Missing, class_of
 
-__all__ = ["Client", "ClientError", "ClientWarning", "Clients", "Frame", "Name", "Schema", "Stack", "Weights"]
+__all__ = [
+    "Client",
+    "ClientError",
+    "ClientWarning",
+    "Clients",
+    "Frame",
+    "Name",
+    "Schema",
+    "Stack",
+    "Weights",
+    "read_target",
+]
 
 PyTree: TypeAlias = Any
 """Arrays, nested in dicts and tuples in any way."""
@@ -383,7 +394,7 @@ class Clients:
             raise ClientError(f"features is empty: the frame's columns are {list(available)}")
         whose = table.column(client)
         owners = [None if gone else plain(o) for o, gone in zip(whose.values.tolist(), whose.missing, strict=True)]
-        y, classes = (None, None) if target is None else _target(table, target, owners, labels)
+        y, classes = (None, None) if target is None else read_target(table, target, owners, labels)
         schema, x = Schema.fit(
             table, columns, owners, standardize=standardize, missing=missing, client=client, target=target,
             classes=classes,
@@ -772,7 +783,9 @@ def _about_objects(leaf: Any) -> str:
     )
 
 
-_ABOUT_GAPS = ": fill the gaps or leave such rows out; tw.Clients.from_frame(df, client=..., target=...) fills those of features and marks them"
+_ABOUT_GAPS = (
+    ": fill the gaps or leave such rows out; tw.Clients.from_frame(...) fills those of features and marks them"
+)
 
 
 def _dense(matrix: Any) -> _Array:
@@ -853,13 +866,20 @@ def _whole_target(table: Table, target: str, owners: Sequence[Any]) -> Values:
     if wrong.any():
         row = int(np.argmax(wrong))
         found = "missing" if values.missing[row] else values.values[row]
-        where = f"client {_name(owners[row])!r}: column {target!r} at row {row} of the frame"
+        who = "" if owners[row] is None else f"client {_name(owners[row])!r}: "
+        where = f"{who}column {target!r} at row {row} of the table"
         raise ClientError(f"{where} is {found}, but every target must be present and finite: leave such rows out")
     return values
 
 
-def _target(table: Table, target: str, owners: Sequence[Any], labels: Labels) -> tuple[_Array, tuple[Any, ...] | None]:
-    """The targets as numbers, and their classes."""
+def read_target(
+    table: Table, target: str, owners: Sequence[Any], labels: Labels
+) -> tuple[_Array, tuple[Any, ...] | None]:
+    """The targets of a table as numbers, and their classes; None where they are numbers.
+
+    >>> read_target(read({"y": ["ill", "fit"]}), "y", [None, None], "auto")
+    (array([1, 0]), ('fit', 'ill'))
+    """
     values = _whole_target(table, target, owners)
     classes, guessed = class_of(values, labels)
     if guessed:
