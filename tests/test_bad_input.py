@@ -289,7 +289,7 @@ WRONG: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "labels from one": (
         lambda: problem(tw.Clients.from_list([(np.eye(2), [1, 2])])),
         ValueError,
-        r"is 2, but .*These are the labels 1 to 2: subtract one, y - 1",
+        r"is 2, but a label must be a whole number from 0 to 1 \(turn labels 1 to 2 into these with y - 1\)$",
     ),
     "more labels than two": (
         lambda: problem(tw.Clients.from_list([(np.eye(3), [0, 1, 2])])),
@@ -305,6 +305,21 @@ WRONG: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         lambda: problem(tw.Clients.from_list([(np.eye(2), [0.5, 1.7])])),
         ValueError,
         r"These are real numbers, not labels: use losses.squared\(\)",
+    ),
+    "a method as an algorithm": (
+        lambda: tw.solve(problem(), tw.methods.fedavg),  # pyright: ignore[reportArgumentType, reportCallIssue]
+        ValueError,
+        r"fedavg of tw.methods is an objective and an algorithm in one, .* say tw.methods.fedavg\(...\).fit\(clients, rounds=100\)",
+    ),
+    "a method that was made": (
+        lambda: tw.solve(problem(), tw.methods.fedavg(losses.logistic())),  # pyright: ignore
+        ValueError,
+        r"fedavg of tw.methods .* say method.fit\(clients",
+    ),
+    "a number as an algorithm": (
+        lambda: tw.solve(problem(), 3),  # pyright: ignore[reportArgumentType, reportCallIssue]
+        ValueError,
+        r"An algorithm is a name, such as .*, or an instance, such as tw.algorithms.ACD\(\), got int",
     ),
     "capitals": (lambda: tw.solve(problem(), "ASVRCD", rounds=2), ValueError, "Did you mean 'asvrcd'?"),
 }
@@ -416,7 +431,7 @@ def test_names_of_other_libraries_get_ours() -> None:
 
 
 def test_an_array_of_objects_names_its_column() -> None:
-    with pytest.raises(ValueError, match=r"there is 'a' at row 0, column 1\. Encode .*from_frame"):
+    with pytest.raises(ValueError, match=r"there is 'a' at row 0 of column 1\. Encode .*from_frame"):
         tw.Clients.from_list([(np.array([[1, "a"], [2, "b"]], object), [0, 1])])
     with pytest.raises(ValueError, match=r"say \.astype\(float\)"):
         tw.Clients.from_list([(np.array([[1, 2], [2, 3]], object), [0, 1])])

@@ -143,6 +143,36 @@ def test_csv(table: Path) -> None:
     assert built.train.M == 3 and built.train.rows + built.test.rows == 12
 
 
+def test_a_table_with_strings_and_gaps_runs_and_its_model_takes_raw_rows(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    age = [str(n) for n in rng.integers(20, 80, 40)]
+    age[3] = ""
+    lines = [f"{w},{a},{c},{'ill' if int(a or 50) > 50 else 'well'}" for w, a, c in
+             zip(np.repeat(["ann", "bob"], 20), age, rng.choice(["Oslo", "Rome"], 40), strict=True)]  # fmt: skip
+    (tmp_path / "visits.csv").write_text("\n".join(["who,age,city,state", *lines]))
+    data = {"source": "csv", "path": "visits.csv", "client": "who", "target": "state", "standardize": "pooled"}
+    found = config.parse(with_(data=data), home=tmp_path)
+    built = found.build()
+    result = found.solve(built, progress=False)[0]
+    assert result.ledger.floats_up > built.train.opening_floats > 0
+    model = tw.load(result.save(tmp_path / "model"))
+    said = model.predict("ann", {"age": [25.0, 75.0, None], "city": ["Oslo", "Rome", None]})
+    assert said.tolist()[:2] == ["well", "ill"] and said[2] in ("well", "ill")
+    data.pop("standardize")
+    for how in (
+        "standardise",
+        "paper",
+        "unit-rows",
+    ):  # of the features that a schema would make anew: it keeps the classes only
+        schema = config.parse(with_(data=data | {"normalise": how}), home=tmp_path).build().train.schema
+        assert schema.columns == () and schema.classes == ("ill", "well")
+    del data["client"]
+    dealt = config.parse(
+        with_(data=data, partition={"method": "power_law", "clients": 3, "exponent": 0.0}), home=tmp_path
+    )
+    assert dealt.build().train.schema.features[2:4] == ("age", "age missing")  # after who=ann and who=bob
+
+
 def test_npz(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", x=np.arange(24.0).reshape(12, 2), y=np.arange(12) % 2, group=np.repeat([3, 1], 6))
     data = {"source": "npz", "path": "d.npz", "client": "group"}
@@ -291,7 +321,10 @@ def test_what_only_the_data_can_tell(table: Path) -> None:
     )
     assert "data.target" in refusal(with_(data=csv))
     assert "there is no file" in refusal(with_(data=csv | {"path": "nobody.csv"}))
-    assert "column 'who' must be numeric" in refusal(with_(data=csv | {"client": "y", "target": "who"}))
+    (table / "gap.csv").write_text("who,height,y\nann,1,0\nann,2,\n")
+    assert "data and partition: gap.csv: client 'ann': column 'y' at row 1" in refusal(
+        with_(data=csv | {"path": "gap.csv", "client": "who", "target": "y"})
+    )
     digits = with_(data={"source": "digits"}, loss={"name": "softmax"}, partition={"method": "by_labels", "train": 400})
     assert refusal(digits).startswith("data and partition: label 8 has 174 rows")
     digits = with_(data={"source": "digits"})

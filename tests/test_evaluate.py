@@ -454,6 +454,11 @@ def test_what_does_not_fit_is_refused() -> None:
     point = some(problem)
     with pytest.raises(TypeError, match=r"one run's Result or a pair \(w, beta\), got Results"):
         evaluate(problem, tw.Results([]), TEST)  # type: ignore[arg-type]
+    for grade in (evaluate, report):
+        with pytest.raises(
+            TypeError, match=r"The problem comes first, .* \(problem, result, test\); got Results as the problem"
+        ):
+            grade(tw.Results([]), problem, TEST)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="3 training clients but 2 test clients"):
         evaluate(problem, point, TEST.subset([0, 1]))
     with pytest.raises(ValueError, match="client 0 is named 'ann' in training and 'bob' in the test"):

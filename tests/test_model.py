@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -380,6 +381,21 @@ def test_rows_that_do_not_fit_are_refused(case: str) -> None:
         made(**NAMED).adapt(x, [0] * len(x))
 
 
+def test_one_row_of_a_frame_is_told_how_to_stay_a_table() -> None:
+    frame = pd.DataFrame(
+        {"user": ["ann", "bob"] * 4, "age": np.arange(8.0), "size": np.arange(8.0) ** 2, "y": [0, 1] * 4}
+    )
+    problem = tw.Problem(tw.objectives.local(tw.losses.logistic(l2=0.1)), tw.Clients.from_frame(frame))
+    model = tw.Model.of(problem, problem.start)
+    for row in (frame.iloc[0], pl.Series([1.0, 2.0])):
+        for call in (lambda row=row: model.predict("ann", row), lambda row=row: model.adapt(row, [1])):
+            with pytest.raises(TypeError, match=r"got Series\. For one row of a frame say frame\.iloc\[\[0\]\]"):
+                call()
+    with pytest.raises(ValueError, match=r"x of rows of shape \(\), .* width 3 .* a single row as x\[None, :\]"):
+        made(**NAMED).predict(1, X[0])
+    assert model.predict("ann", frame.iloc[[0]]).shape == (1,)
+
+
 def test_clients_are_called_by_their_names() -> None:
     data = problems.clients("logistic")
     numbered = tw.Clients.from_list([(c.x, c.y) for c in data], names=[2, 3, 4, 5, 1])
@@ -392,6 +408,8 @@ def test_clients_are_called_by_their_names() -> None:
         model.predict(0, X)
     with pytest.raises(TypeError, match=r"needs a client and its rows x, since there are 5 clients: predict\(2, x\)"):
         model.predict(X)
+    with pytest.raises(KeyError, match=r"no client 5; it is that of 1 alone\. For a client that was not there"):
+        model.only(1).predict(5, X)
     with pytest.raises(ValueError, match="2 clients' names for 6 rows of x"):
         model.predict([1, 2], X)
 

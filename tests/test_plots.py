@@ -129,5 +129,7 @@ def test_histories_and_results_become_files(runs: tw.Results, tmp_path: Path) ->
     assert [row["seed"] for row in rows[:31]] == ["0"] * 31
     table = parquet.read_table(runs[0].history.to_parquet(tmp_path / "one.parquet"))
     assert table.column("loss").to_pylist() == runs[0].history["loss"].tolist()
+    assert parquet.read_table(runs[0].to_parquet(tmp_path / "run.parquet")) == table
+    assert runs[0].to_csv(tmp_path / "run.csv").read_text() == runs[0].history.to_csv(tmp_path / "one.csv").read_text()
     assert r"gradients w & gradients beta" in runs[0].history.to_latex()
     assert runs.to_latex().count("budget") == 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import twofold as tw
 from test_compilations import compiling
+from twofold import sklearn as estimators
 from twofold.clients import ClientWarning
 from twofold.sklearn import PersonalizedClassifier, PersonalizedRegressor, WholeClients, WithinClients, load
 
@@ -236,6 +238,45 @@ def test_a_second_fit_compiles_nothing_and_neither_does_one_of_nearly_the_same_s
     assert all(0 < strength < np.inf for strength in chosen)  # or it would be another objective, and another program
 
 
+@pytest.mark.parametrize("kind", ["classifier", "regressor"])
+def test_the_ledger_is_that_of_solve_on_the_same_table(kind: str):
+    """Sizes are rounded up so that programs can be used again; nobody sends or evaluates what was added."""
+    frame, labels = table(patients=5, rows=21)
+    frame = frame[:-4]  # clients of unequal size
+    labels = labels[:-4]
+    score = 50 + 3 * frame["dose"].to_numpy()
+    moments = 0
+    if kind == "classifier":
+        model = PersonalizedClassifier(client="patient", strength=0.1).fit(frame, labels)
+        loss, y = tw.losses.logistic(l2=1e-3, intercept=True), (labels == "worse").astype(int)
+    else:
+        model = PersonalizedRegressor(client="patient", strength=0.1).fit(frame, score)
+        loss, y, moments = tw.losses.squared(l2=1e-3, intercept=True), (score - score.mean()) / score.std(), 2
+    clients = tw.Clients.from_frame(frame.assign(y=y), client="patient", standardize="pooled", weights="rows")
+    with jax.enable_x64(True):
+        problem = tw.Problem(tw.objectives.mixture(loss, lam=0.1), clients, sampling="uniform")
+        plain = tw.solve(problem, "profile", tol=1e-12, rounds=200)
+    said, wanted = model.ledger_.as_dict(), plain.ledger.as_dict()
+    for name in ("floats_up", "floats_down", "bytes_up", "bytes_down"):
+        said[name] -= moments * (8 if "bytes" in name else 1)  # the sums of the targets and of their squares
+    assert said == wanted and wanted["floats_up"] > clients.opening_floats > 0
+    assert model.result_.history["bytes"][-1] == model.ledger_.bytes_per_client
+
+
+def test_the_ledger_of_a_choice_counts_what_is_sent_before_training_once():
+    frame, labels = table(patients=5, rows=21)
+    model = PersonalizedClassifier(client="patient", folds=3).fit(frame, labels)
+    clients = tw.Clients.from_frame(frame.assign(y=labels), client="patient", standardize="pooled", weights="rows")
+    objective = tw.objectives.mixture(tw.losses.logistic(l2=1e-3, intercept=True), lam=1.0)
+    plain = tw.tune(objective, clients, folds=3)
+    assert model.tuned_.ledger.floats_up == plain.ledger.floats_up
+    assert_array_equal(model.tuned_.ledger.gradients_w, plain.ledger.gradients_w)
+    assert model.ledger_.floats_up == plain.ledger.floats_up + model.result_.ledger.floats_up
+    with jax.enable_x64(True):
+        final = tw.solve(tw.Problem(plain.objective, clients), "profile", tol=1e-12, rounds=200)
+    assert model.result_.ledger.floats_up == final.ledger.floats_up - clients.opening_floats
+
+
 def test_a_fitted_estimator_travels_without_anybodys_rows(fitted: PersonalizedClassifier):
     frame, _ = table()
     written = pickle.dumps(fitted)
@@ -273,6 +314,8 @@ def test_mistakes_get_a_sentence():
         ({"client": "patien"}, "no column 'patien'"),
         ({"objective": "ditto"}, "objective is one of"),
         ({"client": "patient", "weights": "x"}, 'weights is "rows" or "equal"'),
+        ({"client": "patient", "per_client": "no"}, "per_client is True, False or \"auto\", got 'no'"),
+        ({"client": "patient", "strength": 1.0, "per_client": None}, "per_client is True"),
     ):
         with pytest.raises(ValueError, match=words):
             PersonalizedClassifier(**options).fit(frame, labels)
@@ -289,7 +332,7 @@ def test_nobody_falls_back_to_the_shared_model_without_a_word():
     with pytest.warns(ClientWarning, match=r"nobody says whose rows .* predict\(X, client=labels\)"):
         model.score(rest, labels)
     with pytest.warns(
-        ClientWarning, match=r"no row is of a client that was there .* 'P0', 'P1', 'P2', and fit knew 'p0', 'p1', 'p2'"
+        ClientWarning, match=r"no row is of a client that was there .*; is 'P0' the client 'p0' of fit\?"
     ):
         model.predict_proba(rest, client=who.str.upper())
     model.predict(rest, client=who.where(who != "p0", "zoe"))  # some are known: no warning
@@ -300,6 +343,34 @@ def test_nobody_falls_back_to_the_shared_model_without_a_word():
         search.fit(rest, labels, groups=who)
     PersonalizedClassifier().fit(rest, labels).predict(rest)  # the usual model, by its defaults
     PersonalizedClassifier(objective="shared", strength=0.1).fit(rest, labels)
+
+
+def test_whole_clients_held_out_are_told_of_once_and_briefly():
+    estimators._TOLD.clear()
+    x, y, who = numbers()
+    with sklearn.config_context(enable_metadata_routing=True), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default")
+        both = {"client": who, "groups": who}
+        cross_val_score(PersonalizedRegressor(strength=1.0), x, y, cv=WholeClients(4), params=both)
+    texts = [str(each.message) for each in told if each.category is ClientWarning]
+    assert len(texts) == 1 and len(texts[0]) < 150 and "every row gets the shared model" in texts[0]
+
+
+def test_a_column_that_a_pipeline_has_renamed_is_told_the_three_ways():
+    frame, labels = table(patients=3)
+    scaled = ColumnTransformer([("n", StandardScaler(), ["dose"])], remainder="passthrough")
+    by_name = PersonalizedClassifier(client="patient", strength=1.0)
+    for columns in (scaled, clone(scaled).set_output(transform="pandas")):
+        with pytest.raises(
+            tw.TwofoldError, match=r"no column 'patient' .*verbose_feature_names_out=False.*client=-1.*routing"
+        ):
+            make_pipeline(columns, by_name).fit(frame[["dose", "patient"]], labels)
+    kept = ColumnTransformer(
+        [("n", StandardScaler(), ["dose"])], remainder="passthrough", verbose_feature_names_out=False
+    )
+    first = make_pipeline(kept.set_output(transform="pandas"), by_name).fit(frame[["dose", "patient"]], labels)
+    second = make_pipeline(scaled, clone(by_name).set_params(client=-1)).fit(frame[["dose", "patient"]], labels)
+    assert first[-1].clients_.tolist() == second[-1].clients_.tolist() == ["p0", "p1", "p2"]
 
 
 def test_labels_that_are_missing_or_mixed_are_named_by_row():
@@ -319,6 +390,10 @@ def test_strengths_that_cannot_be():
         ({"strength": "aut"}, "got 'aut'; did you mean \"auto\""),
         ({"objective": "weight_sharing", "strength": 0.5}, 'strength="weight", "bias" or "auto", got 0.5'),
         ({"objective": "weight_sharing", "strength": "wieght"}, "got 'wieght'"),
+        ({"strength": -1}, r'strength is "auto" or a number ≥ 0 \(0 leaves everyone alone.*for mixture, got -1'),
+        ({"strength": float("nan")}, "got nan"),
+        ({"strength": [1.0]}, r"got \[1.0\]"),
+        ({"objective": "adaptive", "strength": 2}, "a number strictly between 0 and 1 for adaptive, got 2"),
     ):
         with pytest.raises(tw.TwofoldError, match=words):
             PersonalizedClassifier(client="patient", **options).fit(frame, labels)

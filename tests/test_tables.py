@@ -160,7 +160,7 @@ def test_what_cannot_be_a_feature_is_named_all_at_once():
     )
     refuses(
         "'born' holds dates",
-        "'both' holds ints such as 1 and strs such as 'a'",
+        "'both' holds int values such as 1 and str values such as 'a'",
         "'nothing' has no value",
         "'pairs'",
         frame=df,
@@ -211,6 +211,32 @@ def test_labels():
     tw.Problem(tw.objectives.local(tw.losses.softmax(3)), three)
     with pytest.raises(ValueError, match="turn labels 1 to 3 into these with y - 1"):
         tw.Problem(tw.objectives.local(tw.losses.softmax(3)), read([1, 3, 2], labels="numbers"))
+
+
+def test_objects_in_an_array_or_a_frame_are_named_column_by_column_with_the_remedy():
+    frame = pandas_frame()
+    rows, y = frame[["age", "city", "smoker"]], frame["y"]
+    named = r"there is None at row 2 of column 'smoker'|there is '.*' at row 0 of column 'city'.* of column 'smoker'"
+    for make in (
+        lambda: Clients.from_groups(rows, y, frame["patient"]),
+        lambda: Clients.from_list([(rows, y)]),
+    ):
+        with pytest.raises(tw.ClientError, match=named) as caught:
+            make()
+        assert "Give the whole table, whose strings, categories and gaps are encoded for you" in str(caught.value)
+        assert "tw.Clients.from_frame(df, client=..., target=...)" in str(caught.value)
+    objects = np.array([[1.0, "a", 2.0, True], [1.0, "b", 3.0, None]], object)
+    with pytest.raises(
+        tw.ClientError, match=r"'a' at row 0 of column 1, None at row 1 of column 3\. Encode such columns"
+    ):
+        Clients.from_list([(objects, [0, 1])])
+    many = np.full((2, 40), "a", object)
+    with pytest.raises(tw.ClientError, match=r"'a' at row 0 of column 11, and more in 28 other columns"):
+        Clients.from_list([(many, [0, 1])])
+    with pytest.raises(tw.ClientError, match=r"x at row 1, column 0 is nan, .* fill the gaps .*Clients\.from_frame"):
+        Clients.from_list([([[1.0], [np.nan]], [0, 1])])
+    with pytest.raises(tw.ClientError, match="dtype complex128 in x, but needs an array of .* per sample$"):
+        Clients.from_list([(np.ones((2, 2), complex), [0, 1])])
 
 
 def test_string_labels_elsewhere():

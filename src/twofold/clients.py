@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import math
 import operator
@@ -23,7 +24,18 @@ from twofold.tables import Schema, Standardize, Table, Values, read
 from twofold.tables.columns import is_frame, plain
 from twofold.tables.schema import Labels, Missing, class_of
 
-__all__ = ["Client", "ClientError", "ClientWarning", "Clients", "Frame", "Name", "Schema", "Stack", "Weights"]
+__all__ = [
+    "Client",
+    "ClientError",
+    "ClientWarning",
+    "Clients",
+    "Frame",
+    "Name",
+    "Schema",
+    "Stack",
+    "Weights",
+    "read_target",
+]
 
 PyTree: TypeAlias = Any
 """Arrays, nested in dicts and tuples in any way."""
@@ -36,6 +48,8 @@ _Array: TypeAlias = NDArray[Any]  # of booleans, integers or floats
 _Layout: TypeAlias = Any  # jax's PyTreeDef, which JAX does not type
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 _DEFAULT: Any = None
+SOME_COLUMNS = 12
+"""At most so many columns are named in a message."""
 SOME_ROWS = 20_000
 """At most about this many rows are used to measure the size of the features."""
 
@@ -66,10 +80,10 @@ class ClientError(InputError):
     >>> import numpy as np
     >>> import twofold as tw
     >>> try:
-    ...     tw.Clients.from_list([([[1.0], [np.nan]], [0, 1])], names=["ann"])
+    ...     tw.Clients.from_list([([[1.0], [np.inf]], [0, 1])], names=["ann"])
     ... except tw.ClientError as mistake:
     ...     print(mistake)
-    client 'ann': x at row 1, column 0 is nan, but every value must be finite
+    client 'ann': x at row 1, column 0 is inf, but every value must be finite
     """
 
 
@@ -142,6 +156,8 @@ class Clients:
     weights: NDArray[np.float64] = _DEFAULT
     row_weights: NDArray[np.float64] | None = None
     schema: Schema | None = None
+    unpadded: Clients | None = dataclasses.field(default=None, init=False)
+    """The clients that `padded` made larger. What a run costs is counted by their sizes."""
 
     def __post_init__(self) -> None:
         counts = np.asarray(self.counts)
@@ -160,7 +176,8 @@ class Clients:
         self.__dict__.update(tree_util.tree_unflatten(structure, arrays), **checked)  # frozen: no plain assignment
         for field, array in zip(_fields(structure), arrays, strict=True):
             if array.dtype.kind == "f":
-                self._require(np.isfinite(array), array, field, "every value must be finite")
+                wanted = "every value must be finite" + (_ABOUT_GAPS if np.isnan(array).any() else "")
+                self._require(np.isfinite(array), array, field, wanted)
 
     @classmethod
     def from_list(
@@ -377,7 +394,7 @@ class Clients:
             raise ClientError(f"features is empty: the frame's columns are {list(available)}")
         whose = table.column(client)
         owners = [None if gone else plain(o) for o, gone in zip(whose.values.tolist(), whose.missing, strict=True)]
-        y, classes = (None, None) if target is None else _target(table, target, owners, labels)
+        y, classes = (None, None) if target is None else read_target(table, target, owners, labels)
         schema, x = Schema.fit(
             table, columns, owners, standardize=standardize, missing=missing, client=client, target=target,
             classes=classes,
@@ -458,6 +475,13 @@ class Clients:
         return int(self.offsets[-1])
 
     @cached_property
+    def counted(self) -> NDArray[np.int64]:
+        """How many rows of each client count: those of weight zero do not, nor do they in the ledger."""
+        if self.row_weights is None:
+            return self.counts.astype(np.int64)
+        return np.add.reduceat(self.row_weights > 0, self.offsets[:-1], dtype=np.int64)
+
+    @cached_property
     def offsets(self) -> NDArray[np.int64]:
         """Where each client's rows start, followed by the total number of rows: shape (M + 1,)."""
         return _frozen(np.concatenate([[0], np.cumsum(self.counts, dtype=np.int64)]))
@@ -529,6 +553,37 @@ class Clients:
             index = start[:, None] + np.where(row < count[:, None], row, 0)
             data = _take(self._data | {"row_weight": self.row_weights}, index)
         return Stack(**data, count=count, weight=self.weights[chosen], position=chosen.astype(np.int32))
+
+    def padded(self, rows: int, features: int) -> Clients:
+        """The same clients with more features, which are zero, and with rows of weight zero in the largest one of them.
+
+        Nothing that is learned changes, so that data of several sizes can be solved by one compiled program. The ledger counts neither
+        of them.
+
+        >>> import twofold as tw
+        >>> clients = tw.Clients.from_list([([[1.0], [2.0], [3.0]], [0, 1, 1]), ([[3.0]], [1])])
+        >>> larger = clients.padded(rows=4, features=2)
+        >>> larger.counts.tolist(), larger.x[-1].tolist(), larger.counted.tolist()
+        ([4, 1], [3.0, 0.0], [3, 1])
+        """
+        x, y = cast(_Array, self.x), cast(_Array, self.y)
+        largest = int(self.counts.argmax())
+        more = max(rows - int(self.counts[largest]), 0)
+        place = np.full(more, self.offsets[largest + 1])
+        wide = np.pad(x, ((0, 0), (0, max(features - x.shape[1], 0))))
+        weights = np.ones(self.rows) if self.row_weights is None else self.row_weights
+        counts = self.counts.copy()
+        counts[largest] += more
+        found = replace(
+            self,
+            x=np.insert(wide, place, 0, axis=0),
+            y=np.insert(y, place, 0, axis=0),
+            counts=counts,
+            row_weights=np.insert(weights, place, 0.0),
+            schema=None,
+        )
+        found.__dict__["unpadded"] = self
+        return found
 
     def buckets(self, waste: float = 0.15, least: int = 1 << 20) -> tuple[NDArray[np.int64], ...]:
         """Group clients of similar size into as few groups as possible, with at most `waste` padded rows per real row in all.
@@ -707,20 +762,30 @@ def _array(leaf: Any) -> _Array:
 
 
 def _about_objects(leaf: Any) -> str:
-    """For an array of objects: where it holds something other than a number, and what to do about it."""
-    if getattr(getattr(leaf, "dtype", None), "kind", "") != "O" or np.ndim(leaf) not in (1, 2):
+    """For objects in place of numbers: which columns hold something else, and what to do about it."""
+    if not hasattr(leaf, "__array__") or (table := np.asarray(leaf)).dtype.kind != "O" or table.ndim not in (1, 2):
         return ""
-    table = np.asarray(leaf, object)
+    frame = is_frame(leaf)
     columns: list[list[Any]] = [table.tolist()] if table.ndim == 1 else table.T.tolist()
-    for j, column in enumerate(columns):
+    names: list[Any] = list(leaf.columns) if frame and hasattr(leaf, "columns") else list(range(len(columns)))
+    found: list[str] = []
+    for name, column in zip(names, columns, strict=True):
         row = next((i for i, v in enumerate(column) if not isinstance(v, (int, float, np.number, np.bool_))), None)
         if row is not None:
-            where = f"row {row}" if table.ndim == 1 else f"row {row}, column {j}"
-            return (
-                f": there is {column[row]!r} at {where}. Encode such columns, or give a table, whose strings and categories are "
-                "encoded for you: tw.Clients.from_frame(df, client=..., target=...)"
-            )
-    return ": all of them are numbers, so say .astype(float)"
+            found.append(f"{column[row]!r} at row {row}" + (f" of column {name!r}" if table.ndim == 2 else ""))
+    if not found:
+        return ": all of them are numbers, so say .astype(float)"
+    more = f", and more in {len(found) - SOME_COLUMNS} other columns" if len(found) > SOME_COLUMNS else ""
+    remedy = "Give the whole table" if frame else "Encode such columns, or give a table"
+    return (
+        f": there is {', '.join(found[:SOME_COLUMNS])}{more}. {remedy}, whose strings, categories and gaps are encoded for you: "
+        "tw.Clients.from_frame(df, client=..., target=...)"
+    )
+
+
+_ABOUT_GAPS = (
+    ": fill the gaps or leave such rows out; tw.Clients.from_frame(...) fills those of features and marks them"
+)
 
 
 def _dense(matrix: Any) -> _Array:
@@ -801,13 +866,20 @@ def _whole_target(table: Table, target: str, owners: Sequence[Any]) -> Values:
     if wrong.any():
         row = int(np.argmax(wrong))
         found = "missing" if values.missing[row] else values.values[row]
-        where = f"client {_name(owners[row])!r}: column {target!r} at row {row} of the frame"
+        who = "" if owners[row] is None else f"client {_name(owners[row])!r}: "
+        where = f"{who}column {target!r} at row {row} of the table"
         raise ClientError(f"{where} is {found}, but every target must be present and finite: leave such rows out")
     return values
 
 
-def _target(table: Table, target: str, owners: Sequence[Any], labels: Labels) -> tuple[_Array, tuple[Any, ...] | None]:
-    """The targets as numbers, and their classes."""
+def read_target(
+    table: Table, target: str, owners: Sequence[Any], labels: Labels
+) -> tuple[_Array, tuple[Any, ...] | None]:
+    """The targets of a table as numbers, and their classes; None where they are numbers.
+
+    >>> read_target(read({"y": ["ill", "fit"]}), "y", [None, None], "auto")
+    (array([1, 0]), ('fit', 'ill'))
+    """
     values = _whole_target(table, target, owners)
     classes, guessed = class_of(values, labels)
     if guessed:

@@ -426,7 +426,7 @@ def _guarantee(problem: Problem, run: Result, start: _Start, levels: Array, x: s
 
 def _prediction(problem: Problem, algorithm: Algorithm, start: _Start) -> Callable[[float], rates.Prediction] | None:
     """The rate of a method with the fields it ran with; ACD's by its own θ and p_w, ASVRCD's where they are theory's."""
-    constants, rows = problem.constants(), float(problem.clients.counts.mean())
+    constants, rows = problem.constants(), float(problem.clients.counted.mean())
     if algorithm.name not in ("acd", "asvrcd") or not _by_theory(problem, algorithm):
         return None
     if isinstance(algorithm, ACD):

@@ -148,6 +148,7 @@ class Problem:
         self.scale = _scale(rescale, self.M) if self.has_shared and self.has_private else 1.0
         self.precondition: Kind | None = self._choose_metric(precondition)
         self.sampling: Sampling = self._choose_sampling(sampling)
+        self._given = objective
         self._asked: dict[str, Any] = {"precondition": precondition, "sampling": sampling}
         self._start = (w, beta)
         groups = clients.buckets(least=kernels.least_padding()) if buckets is None else buckets
@@ -286,6 +287,14 @@ class Problem:
             objective, self.clients, rescale=self.rescale, buckets=self.positions, feature_dtype=self.feature_dtype,
             **self._asked,
         )  # fmt: skip
+
+    @cached_property
+    def billed(self) -> Problem:
+        """The problem by whose sizes a run's cost is counted: this one, or where clients were padded that of the real sizes."""
+        real = self.clients.unpadded
+        if real is None:
+            return self
+        return Problem(self._given, real, rescale=self.rescale, precondition=self.precondition, sampling=self.sampling)
 
     def preconditioned(self, kind: Kind) -> Problem:
         """The same problem in other variables, as by `Problem(..., precondition=kind)`; w and β stay the user's own.

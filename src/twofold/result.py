@@ -379,6 +379,30 @@ class Result:
     def __str__(self) -> str:
         return str(self._table())
 
+    def to_csv(self, path: FilePath) -> Path:
+        """Write the run's history as CSV, as `result.history.to_csv` does, and return the path.
+
+        >>> import tempfile
+        >>> ledger = Ledger(1, 1, 2, 2, 16, 16, np.zeros(1, int), np.zeros(1, int))
+        >>> history = History({"round": [0, 1], "loss": [0.7, 0.5]})
+        >>> run = Result(np.ones(2), (), history, ledger, "budget", "", {"name": "lsgd"}, seed=0, seconds=0.1)
+        >>> run.to_csv(Path(tempfile.mkdtemp()) / "run.csv").read_text().split()
+        ['round,loss', '0,0.7', '1,0.5']
+        """
+        return self.history.to_csv(path)
+
+    def to_parquet(self, path: FilePath) -> Path:
+        """Write the run's history as Parquet (needs pyarrow), as `result.history.to_parquet` does, and return the path.
+
+        >>> import tempfile
+        >>> ledger = Ledger(1, 1, 2, 2, 16, 16, np.zeros(1, int), np.zeros(1, int))
+        >>> history = History({"round": [0, 1], "loss": [0.7, 0.5]})
+        >>> run = Result(np.ones(2), (), history, ledger, "budget", "", {"name": "lsgd"}, seed=0, seconds=0.1)
+        >>> run.to_parquet(Path(tempfile.mkdtemp()) / "run.parquet").name
+        'run.parquet'
+        """
+        return self.history.to_parquet(path)
+
     def to_latex(self, path: FilePath | None = None) -> str:
         """A LaTeX table of how the run ended, what it cost, and its last record; written to `path` if one is given.
 

@@ -37,7 +37,7 @@ from twofold.solver import solve
 from twofold.storage import made, pack, read_json, read_tensors, rebuild, write_json, write_tensors
 from twofold.tables import Schema, Table, read
 from twofold.tables.columns import is_frame, plain
-from twofold.tune import Tuned, curvature_of, tune
+from twofold.tune import Tuned, check_per_client, curvature_of, tune
 
 try:
     from sklearn import get_config
@@ -119,6 +119,7 @@ class _Personalized(BaseEstimator):
         if self.objective not in NAMES:
             raise InputError(f"objective is one of {', '.join(NAMES)}, got {self.objective!r}.")
         _check_strength(self.objective, self.strength)
+        check_per_client(self.per_client)
         table, owners = self._read(X, client, groups, reset=True)
         if owners is None:
             self._warn_of_nobody()
@@ -193,8 +194,10 @@ class _Personalized(BaseEstimator):
                 raise InputError(f"client={self.client} is no column of X, which has {len(table.names)}.")
             return table.names[self.client]
         if self.client not in table.names:
+            near = difflib.get_close_matches(str(self.client), list(map(str, table.names)), n=1)
             raise InputError(
-                f"X has no column {self.client!r} to tell clients by; it has {', '.join(map(str, table.names))}."
+                f"X has no column {self.client!r} to tell clients by; it has {_listed(table.names)}"
+                f"{f'; did you mean {near[0]!r}?' if near else '.'} {_AFTER_OTHERS}"
             )
         return self.client
 
@@ -207,9 +210,12 @@ class _Personalized(BaseEstimator):
         everyone = (
             owners if owners[0] is not None or any(owner is not None for owner in owners) else ["everybody"] * len(y)
         )
-        clients = _roomy(x, y, everyone, weight, self.weights)
+        real = _clients(x, y, everyone, weight, self.weights, self._opening())
+        clients = _roomy(real)
         loss = self._loss(clients)
         objective, self.tuned_ = self._chosen(loss, clients)
+        if self.tuned_ is not None:  # what is sent before training is sent once
+            clients = _roomy(dataclasses.replace(real, schema=None))
         problem = Problem(objective, clients, sampling="uniform")
         # Without a ridge there is no certificate to stop on; Newton's method has long arrived after as many rounds.
         stop: dict[str, Any] = (
@@ -241,6 +247,10 @@ class _Personalized(BaseEstimator):
         # Training rows are not part of a fitted estimator.
         self.result_ = dataclasses.replace(self.result_, problem=None)
         self.tuned_ = None if self.tuned_ is None else dataclasses.replace(self.tuned_, clients=None)
+
+    def _opening(self) -> Schema:
+        """What says how many numbers everyone sends before training."""
+        return self.schema_
 
     def _shared(self, problem: Problem, pairs: list[Any], width: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """The model of a client that was not there: w where that is a model by itself, else the mean of everybody's."""
@@ -285,8 +295,7 @@ class _Personalized(BaseEstimator):
         if self._auto:
             first = self._first_strength(loss, clients)
             start = self._made(loss, first)
-            rows = np.add.reduceat(np.asarray(clients.row_weights) > 0, clients.offsets[:-1], dtype=np.int64)
-            if int(rows.max()) < 2:
+            if clients.counted.max() < 2:
                 shown = f"{first:.3g}" if isinstance(first, float) else first
                 warnings.warn(
                     f"{type(self).__name__}: no client has two rows to hold one out, so the strength cannot be chosen: it is {shown}. "
@@ -454,11 +463,11 @@ class _Personalized(BaseEstimator):
         if owners is None:
             told = f"nobody says whose rows these are, so {instead}. {_WHOSE.format(method='predict(X')}"
         else:
-            strangers = _some(list(dict.fromkeys(owners)))
-            told = (
-                f"no row is of a client that was there in fit, so {instead}. The rows are those of {strangers}, and fit knew "
-                f"{_some(list(place))}. Newcomers with labelled rows get a model of their own by adapt(X, y, client=...)."
-            )
+            hint = _alike(owners, place)
+            if not hint and type(self) in _TOLD:  # as in every fold of WholeClients, where it is meant
+                return
+            _TOLD.add(type(self))
+            told = f"no row is of a client that was there in fit, so {instead}{hint}."
         warnings.warn(f"{type(self).__name__}: {told}", ClientWarning, stacklevel=4)
 
     def __sklearn_tags__(self) -> Any:
@@ -615,6 +624,10 @@ class PersonalizedRegressor(RegressorMixin, _Personalized):
         self._spread = spread if spread > 1e-12 * abs(self._mean) and spread > 0 else 1.0
         super()._solve(x, (y - self._mean) / self._spread, owners, weight)
 
+    def _opening(self) -> Schema:
+        """Everyone also sends the sum of its targets and that of their squares."""
+        return dataclasses.replace(self.schema_, opening_floats=self.schema_.opening_floats + 2)
+
     def _known_target(self, y: Any) -> NDArray[Any]:
         return (self._target(y) - self._mean) / self._spread
 
@@ -751,6 +764,11 @@ class WholeClients(GroupKFold):
     """
 
 
+_AFTER_OTHERS = (
+    'In a Pipeline, earlier steps drop or rename columns. Keep names by .set_output(transform="pandas") and, in a ColumnTransformer, '
+    "verbose_feature_names_out=False; or say by its place which column it is, client=-1 for the last; or leave client= out and give "
+    "fit(X, y, client=labels) with scikit-learn's metadata routing switched on."
+)
 _WHOSE = (
     'Say it by a column of X, client="patient", or by {method}, client=labels); a scorer by name hands that on only with '
     "scikit-learn's metadata routing switched on, and groups= goes to the splitters alone."
@@ -767,9 +785,17 @@ def _check_strength(objective: str, strength: Any) -> None:
             raise InputError(
                 f'weight_sharing shares one part by its name: strength="weight", "bias" or "auto", got {strength!r}.'
             )
-    elif isinstance(strength, str) and strength != "auto" and objective not in ("shared", "alone"):
+    elif isinstance(strength, str):
+        if strength == "auto" or objective in ("shared", "alone"):
+            return
         near = '; did you mean "auto"?' if difflib.get_close_matches(strength.lower(), ["auto"], cutoff=0.5) else "."
         raise InputError(f'strength is "auto" or a number (for {objective}), got {strength!r}{near}')
+    elif objective not in ("shared", "alone"):
+        blend = objective == "adaptive"
+        wanted = "strictly between 0 and 1" if blend else "≥ 0 (0 leaves everyone alone, infinity is one model for all)"
+        number = float(strength) if isinstance(strength, numbers.Real) else math.nan
+        if not (0 < number < 1 if blend else number >= 0):
+            raise InputError(f'strength is "auto" or a number {wanted} for {objective}, got {strength!r}.')
 
 
 def _as_they_are(y: Any) -> Any:
@@ -799,6 +825,21 @@ def _check_labels(y: NDArray[Any]) -> None:
             f"The target y has labels of several kinds: {first!r} at row 0 and {labels[other]!r} at row {other}. Make them all strings "
             "or all numbers."
         )
+
+
+_TOLD: set[type] = set()
+"""The estimators that have said in this process that rows of strangers get the shared model."""
+
+
+def _alike(owners: Sequence[Any], known: dict[Any, int]) -> str:
+    """A hint where a stranger's name is a known client's but for capitals, spaces or its type; else nothing, the same in every fold."""
+    by_letters = {str(name).strip().casefold(): name for name in known}
+    found = next((name for name in owners if str(name).strip().casefold() in by_letters), None)
+    return "" if found is None else f"; is {found!r} the client {by_letters[str(found).strip().casefold()]!r} of fit?"
+
+
+def _listed(names: Sequence[Any]) -> str:
+    return ", ".join(map(str, names[:12])) + (f", … ({len(names)} in all)" if len(names) > 12 else "")
 
 
 def _some(names: Sequence[Any]) -> str:
@@ -833,26 +874,17 @@ def _room(size: int) -> int:
     return -(-size // step) * step
 
 
-def _roomy(
-    x: NDArray[Any], y: NDArray[Any], owners: Sequence[Any], weight: NDArray[Any] | None, weights: str
+def _clients(
+    x: NDArray[Any], y: NDArray[Any], owners: Sequence[Any], weight: NDArray[Any] | None, weights: str, schema: Schema
 ) -> Clients:
-    """Clients whose sizes are rounded up: with features that are zero, and rows of weight zero in the largest client."""
+    """The clients whose rows these are; `schema` says what they have sent so that all have the same features."""
     if weights not in ("rows", "equal"):
         raise InputError(f'weights is "rows" or "equal", got {weights!r}.')
-    labels: dict[Any, int] = {}
-    for owner in owners:
-        if owner is None:
-            raise InputError("A row has no client: fill in the column of clients, or leave such rows out.")
-        labels[owner] = labels.get(owner, 0) + 1
-    largest = max(labels, key=lambda owner: labels[owner])
-    more = _room(labels[largest]) - labels[largest]
-    wide = np.zeros((len(x) + more, _room(x.shape[1])))
-    wide[: len(x), : x.shape[1]] = x
-    given = np.ones(len(x)) if weight is None else weight
-    return Clients.from_groups(
-        wide,
-        np.concatenate([y, np.zeros(more, y.dtype)]),
-        [*owners, *[largest] * more],
-        "rows" if weights == "rows" else None,
-        row_weights=np.concatenate([given, np.zeros(more)]),
-    )
+    if any(owner is None for owner in owners):
+        raise InputError("A row has no client: fill in the column of clients, or leave such rows out.")
+    return Clients.from_groups(x, y, owners, "rows" if weights == "rows" else None, row_weights=weight, schema=schema)
+
+
+def _roomy(clients: Clients) -> Clients:
+    """The same clients with their sizes rounded up."""
+    return clients.padded(_room(int(clients.counts.max())), _room(clients.x.shape[1]))

@@ -115,10 +115,35 @@ def test_csv_says_what_does_not_fit(people: Path, tmp_path: Path) -> None:
     (tmp_path / "ragged.csv").write_text("a,b\n1,2\n3\n")
     assert "could not be read as CSV" in refusal(tmp_path / "ragged.csv", "a")["path"]
     (tmp_path / "gap.csv").write_text("a,b\n1,2\n,3\n")
-    with pytest.raises(tw.TwofoldError, match="gap.csv: column 'a' at row 1 is nan, but every value must be finite"):
-        read_csv(tmp_path / "gap.csv", "b")
-    with pytest.raises(tw.TwofoldError, match="column 'who' must be numeric, found object such as 'bob'"):
-        read_csv(people, "y", separator=";")
+    with pytest.raises(
+        tw.TwofoldError, match=r"gap.csv: column 'a' at row 1 of the table is missing, but every target"
+    ):
+        read_csv(tmp_path / "gap.csv", "a")
+    with pytest.raises(tw.TwofoldError, match=r"gap.csv: There are missing values in 'a' \(1\)"):
+        read_csv(tmp_path / "gap.csv", "b", missing="refuse")
+    assert (
+        "there is no column of clients" in refusal(people, "y", standardize="per client", separator=";")["standardize"]
+    )
+    (tmp_path / "dates.csv").write_text("a,b\n2020-01-01,2\n2020-01-02,3\n")
+    with pytest.raises(tw.TwofoldError, match="dates.csv: Column 'a' holds dates"):
+        read_csv(tmp_path / "dates.csv", "b")
+
+
+def test_csv_becomes_features_as_a_data_frame_does(tmp_path: Path) -> None:
+    import pandas as pd
+
+    path = tmp_path / "visits.csv"
+    path.write_text(
+        "who,age,smoker,city,y\nann,30,true,Oslo,ill\nbob,,false,Rome,well\nann,50,,Oslo,well\nbob,40,true,,ill\neve,20,true,Rome,ill\n"
+    )
+    frame = pd.read_csv(path)
+    for how in ("pooled", "per client", None):
+        found = read_csv(path, "y", "who", standardize=how)
+        clients = tw.Clients.from_groups(found.x, found.y, found.owner, schema=found.schema)
+        wanted = tw.Clients.from_frame(frame, client="who", standardize=how)
+        assert clients.schema.features == wanted.schema.features and clients.schema.classes == ("ill", "well")
+        np.testing.assert_allclose(clients.x, wanted.x)
+        assert clients.y.tolist() == wanted.y.tolist() and clients.opening_floats == wanted.opening_floats
 
 
 def test_csv_without_pyarrow(people: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict
 
@@ -31,6 +31,7 @@ from twofold.evaluate.scoring import Metric
 from twofold.problem import Problem
 from twofold.result import Results
 from twofold.solver import solve
+from twofold.tables import Schema
 from twofold.tree import Pytree
 
 __all__ = ["Budget", "Built", "Config"]
@@ -155,7 +156,9 @@ def _clients(config: Config) -> tuple[Clients, Clients | None, str]:
     try:
         data = config.data.load(config.home)
         if how == "paper":  # the paper normalises each data set as a whole, before it is split between clients
-            data = Dataset(normalise.paper(data.x), data.y, data.provenance, data.owner)
+            data = dataclasses.replace(data, x=normalise.paper(data.x))
+        if how != "none" and data.schema is not None:  # its columns are not what the model is trained on
+            data = dataclasses.replace(data, schema=Schema(classes=data.schema.classes))
         train, test, dealing = _with_owners(config, data) if config.data.owned else _dealt_out(config, data)
     except OptionError as mistake:
         raise ConfigError([f"data.{option}: {s}" for option, s in mistake.sentences.items()], config.name) from mistake
@@ -182,7 +185,7 @@ LATER: dict[str, Callable[[Pytree, Pytree], Pytree]] = {
 def _with_owners(config: Config, data: Dataset) -> tuple[Clients, Clients | None, str]:
     """Clients from data that name each row's client; a share of each client's rows is held out."""
     assert data.owner is not None  # a source with `owned` always returns owners
-    clients = Clients.from_groups(data.x, data.y, data.owner, weights=_weights(config))
+    clients = Clients.from_groups(data.x, data.y, data.owner, weights=_weights(config), schema=data.schema)
     given: dict[str, Any] = {"test": 0.2, "seed": 0} | config.partition.given()
     if given["test"] == 0:
         return clients, None, "nothing is held out"
@@ -197,9 +200,12 @@ def _dealt_out(config: Config, data: Dataset) -> tuple[Clients, Clients | None, 
     parts = deal(len(data.y) if wants_rows else data.y, **config.partition.given())
     mine, held_out = parts.take(data.x, data.y)
     weights = _weights(config)
-    train = Clients.from_list(mine, names=parts.names, weights=weights)
-    everyone_has_some = all(len(rows) for rows in parts.test)
-    test = Clients.from_list(held_out, names=parts.names, weights=weights) if everyone_has_some else None
+
+    def made(pairs: Sequence[tuple[Pytree, Pytree]]) -> Clients:
+        return dataclasses.replace(Clients.from_list(pairs, names=parts.names, weights=weights), schema=data.schema)
+
+    train = made(mine)
+    test = made(held_out) if all(len(rows) for rows in parts.test) else None
     return train, test, parts.description
 
 

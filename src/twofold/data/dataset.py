@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from twofold.tables import Schema
+
 __all__ = ["Dataset"]
 
 
@@ -28,6 +30,8 @@ class Dataset:
     y: NDArray[Any]
     provenance: str
     owner: NDArray[Any] | None = None
+    schema: Schema | None = None
+    """How the columns of a table became the features and the targets."""
 
     @classmethod
     def of_clients(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -11,9 +12,12 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from twofold.clients import read_target
 from twofold.data.dataset import Dataset
 from twofold.errors import InputError, choose_from
 from twofold.extras import require
+from twofold.tables import Schema, Standardize, read
+from twofold.tables.schema import Labels, Missing
 
 __all__ = ["OptionError", "read_csv", "read_npz"]
 
@@ -32,12 +36,20 @@ class OptionError(InputError):
 
 def read_csv(
     path: Annotated[Path, "the file, relative to the TOML file"],
-    target: Annotated[str, "the column to predict: 0, 1, … for classes, or real numbers"],
+    target: Annotated[str, "the column to predict: classes (strings, or numbers 0, 1, …) or real numbers"],
     client: Annotated[str | None, "the column that names each row's client; if none, [partition] applies"] = None,
     features: Annotated[Sequence[str] | None, "the columns to predict from; all others if not given"] = None,
     separator: Annotated[str, "the character between columns"] = ",",
+    standardize: Annotated[
+        Standardize | None, "bring numbers to mean 0 and spread 1 over all rows or each client's"
+    ] = None,
+    missing: Annotated[Missing, "fill gaps in features with the mean and mark them, or refuse them"] = "impute",
+    labels: Annotated[Labels, "whether a target of numbers holds classes"] = "auto",
 ) -> Dataset:
-    """Read a CSV file with one row per sample and named columns.
+    """Read a CSV file with one row per sample and named columns, which become features as by `Clients.from_frame`.
+
+    Columns of strings become one feature per level, and a feature marks the gaps of each column that has any; an empty field and NA are
+    gaps. Targets that are strings are coded 0, 1, … in their sorted order. The dataset's `schema` says what was done.
 
     >>> import pathlib, tempfile
     >>> file = pathlib.Path(tempfile.mkdtemp()) / "people.csv"
@@ -53,9 +65,25 @@ def read_csv(
     names = [name for name in columns if name not in (client, target)] if features is None else list(features)
     if not names:
         raise OptionError({"features": f"no columns are left to predict from; {path.name} has {', '.join(columns)}."})
-    arrays = {name: _numeric(path, name, columns[name]) for name in (*names, target)}
-    x = np.column_stack([arrays[name] for name in names])
-    return _dataset(path, x, arrays[target], None if client is None else columns[client])
+    if standardize == "per client" and client is None:
+        raise OptionError({"standardize": 'there is no column of clients, so it can only be "pooled".'})
+    table, owner = read(columns), None if client is None else columns[client]
+    owners = [None] * table.rows if owner is None else owner.tolist()
+    try:
+        y, classes = read_target(table, target, owners, labels)
+        schema, x = Schema.fit(
+            table,
+            names,
+            owners,
+            standardize=standardize,
+            missing=missing,
+            client=client,
+            target=target,
+            classes=classes,
+        )
+    except InputError as mistake:
+        raise InputError(f"{path.name}: {mistake}") from None
+    return dataclasses.replace(_dataset(path, x, y, owner), schema=schema)
 
 
 def read_npz(
@@ -101,7 +129,8 @@ def _columns(path: Path, separator: str) -> dict[str, NDArray[Any]]:
     pyarrow = require("pyarrow", "Reading a CSV file", "paper")
     csv = require("pyarrow.csv", "Reading a CSV file", "paper")
     try:
-        table = csv.read_csv(path, parse_options=csv.ParseOptions(delimiter=separator))
+        parse, convert = csv.ParseOptions(delimiter=separator), csv.ConvertOptions(strings_can_be_null=True)
+        table = csv.read_csv(path, parse_options=parse, convert_options=convert)
     except pyarrow.ArrowInvalid as error:
         raise OptionError({"path": f"{path} could not be read as CSV: {error}."}) from error
     if table.num_rows == 0:
@@ -119,15 +148,6 @@ def _check_names(
     if missing:
         said = {o: choose_from(f"{path.name} has no column {_quoted(n)}", n, columns) for o, n in missing.items()}
         raise OptionError(said)
-
-
-def _numeric(path: Path, name: str, values: NDArray[Any]) -> NDArray[Any]:
-    if values.dtype.kind not in "biuf":
-        raise InputError(f"{path.name}: column {name!r} must be numeric, found {values.dtype} such as {values[0]!r}.")
-    if not (finite := np.isfinite(values)).all():
-        row = int(np.argmin(finite))
-        raise InputError(f"{path.name}: column {name!r} at row {row} is {values[row]}, but every value must be finite.")
-    return values
 
 
 def _dataset(path: Path, x: NDArray[Any], y: NDArray[Any], owner: NDArray[Any] | None) -> Dataset:

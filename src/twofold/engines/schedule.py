@@ -55,9 +55,9 @@ class Schedule:
     ) -> None:
         self.algorithm, self.problem, self._parts = algorithm, problem, np.array(parts, np.int64)
         self._common = np.stack([np.asarray(randomness.common(randomness.root(seed))) for seed in seeds])
-        self._rows = float(np.mean(problem.clients.counts))
+        self._rows = float(np.mean(problem.clients.counted))
         self._blocks = np.array([problem.has_shared, problem.has_private])  # nothing is evaluated in an empty one
-        self._counts, self._of_client = np.unique(problem.clients.counts, return_inverse=True)
+        self._counts, self._of_client = np.unique(problem.clients.counted, return_inverse=True)
         self._first = 0  # the first iteration of `_known`
         nothing = np.zeros((len(seeds), 1))
         self._known = Course(nothing, nothing + opening, nothing, nothing)

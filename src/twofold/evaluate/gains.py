@@ -23,7 +23,7 @@ from twofold import objectives as catalogue
 from twofold.clients import Clients, Name
 from twofold.errors import InputError, NotFound
 from twofold.evaluate.comparing import ALONE, SHARED, Comparison, Row
-from twofold.evaluate.grading import Evaluation, Run, check_test, parameters, row_grades
+from twofold.evaluate.grading import Evaluation, Run, check_order, check_test, parameters, row_grades
 from twofold.evaluate.picture import picture
 from twofold.evaluate.scoring import Metric
 from twofold.evaluate.text import PERCENT, show, signed, strip
@@ -406,6 +406,7 @@ def report(
     """
     if not 0 < level < 1:
         raise InputError(f"level must be a probability strictly between 0 and 1, got {level}.")
+    check_order(problem)
     test = problem.clients if test_clients is None else test_clients
     check_test(problem.clients, test, problem.objective)
     runs = _runs(problem, result, baselines or {})

@@ -198,6 +198,7 @@ def evaluate(
     >>> found.measure, list(found.grades)
     ('accuracy', ['personal', 'only w', 'only β'])
     """
+    check_order(problem)
     w, beta = parameters(problem, result)
     test = problem.clients if test_clients is None else test_clients
     check_test(problem.clients, test, problem.objective)
@@ -306,6 +307,22 @@ def parameters(problem: Problem, result: Run) -> tuple[Pytree, Pytree]:
         raise KindError(f"Give one run's Result or a pair (w, beta), got {type(cast(object, result)).__name__}.")
     problem.check(w, beta)
     return tree.cast(w), tree.cast(beta)
+
+
+def check_order(problem: object) -> None:
+    """Raise unless the first argument is the problem.
+
+    >>> try:
+    ...     check_order((np.zeros(2), np.zeros((1, 2))))
+    ... except TypeError as mistake:
+    ...     print(mistake)
+    The problem comes first, then the result, then the test clients: (problem, result, test); got tuple as the problem.
+    """
+    if not isinstance(problem, Problem):
+        raise KindError(
+            "The problem comes first, then the result, then the test clients: (problem, result, test); got "
+            f"{type(problem).__name__} as the problem."
+        )
 
 
 def check_test(train: Clients, test: object, objective: Objective | None = None) -> None:

@@ -35,7 +35,7 @@ class Account:
             raise InputError(f"{problem.objective.name} shares nothing: there is nothing to federate.")
         counts = np.maximum(np.rint(contract["rows"]), 1).astype(np.int64)
         known: Any = SimpleNamespace(
-            clients=SimpleNamespace(counts=counts), has_shared=problem.has_shared, has_private=problem.has_private
+            clients=SimpleNamespace(counted=counts), has_shared=problem.has_shared, has_private=problem.has_private
         )
         self.schedule = Schedule(algorithm, known, parts, [study.seed])
         ahead = 1 << 12

@@ -245,12 +245,10 @@ class Linear:
 def _remedy(found: NDArray[Any], link: Link) -> str:
     """What to do about labels that do not fit a loss."""
     classes = int(link.labels or 0)
-    if classes == 2 and np.array_equal(found, [-1, 1]):
+    if (classes == 2 and np.array_equal(found, [-1, 1])) or np.array_equal(found, np.arange(1, classes + 1)):
         return ""  # the message of check_labels already gives the remedy
     if not np.array_equal(found, np.rint(found)):
         return ". These are real numbers, not labels: use losses.squared()"
-    if np.array_equal(found, np.arange(1, classes + 1)):
-        return f". These are the labels 1 to {classes}: subtract one, y - 1"
     if len(found) <= classes:
         return ". Number the labels from 0, as in labels, y = numpy.unique(y, return_inverse=True)"
     start = (

@@ -167,8 +167,9 @@ class Model:
         if name not in self._lookup:
             near = difflib.get_close_matches(str(name), [str(other) for other in self.names], n=1)
             some = ", ".join(repr(other) for other in self.names[:MOST_NAMED]) + (", …" if self.M > MOST_NAMED else "")
+            it_has = f"it has {some}{f'; did you mean {near[0]!r}?' if near else '.'}"
             raise NotFound(
-                f"This model has no client {name!r}; it has {some}{f'; did you mean {near[0]!r}?' if near else '.'} For a client that "
+                f"This model has no client {name!r}; {it_has if self.M > 1 else f'it is that of {some} alone.'} For a client that "
                 "was not there in training use adapt(x, y) or predict_new(x)."
             )
         return self._lookup[name]

@@ -185,9 +185,10 @@ def check_features(
     needed, found = (_shapes(part) for part in (train, x))
     if found != needed:
         named = "" if features is None else f" ({_some(features)})"
+        one = all(shape == () for shape in found.values()) and () not in needed.values()
+        same = "give rows with the same features" + (", a single row as x[None, :]" if one else "")
         raise InputError(
-            f"Client {client!r} has x of {_show(found)}, but the {trained} was trained on {_show(needed)}{named}: give rows with the "
-            "same features."
+            f"Client {client!r} has x of {_show(found)}, but the {trained} was trained on {_show(needed)}{named}: {same}."
         )
 
 

@@ -32,6 +32,18 @@ def unknown_algorithm(name: object) -> InputError:
     >>> print(unknown_algorithm("Ditto"))
     Unknown algorithm 'Ditto': Ditto is an objective: objectives.multitask(loss, lam=..., Lambda=float('inf')), with any algorithm.
     """
+    module, called = getattr(name, "__module__", ""), getattr(name, "__name__", getattr(name, "name", ""))
+    if module == "twofold.methods":  # a Method, or the function that makes one
+        made = "method" if hasattr(name, "algorithm") else f"tw.methods.{called}(...)"
+        return InputError(
+            f"{called} of tw.methods is an objective and an algorithm in one, which solve takes apart: say {made}.fit(clients, "
+            f"rounds=100), or with method = {made}, tw.solve(method.problem(clients), method.algorithm, rounds=100)."
+        )
+    if not isinstance(name, str):
+        return InputError(
+            f"An algorithm is a name, such as {next(iter(REGISTRY))!r}, or an instance, such as tw.algorithms.ACD(), got "
+            f"{type(name).__name__}."
+        )
     plain = str(name).lower().replace("_", "-")
     where = ELSEWHERE.get(plain, ELSEWHERE.get(plain.replace("-", "")))
     if where is not None:

@@ -97,9 +97,13 @@ class Run:
             self.starts = problem.starts(seeds)
         cast: Algorithm = tree.cast(self.algorithm)
         self.shapes = footprint(cast, self.problem)
-        metric = 0 if problem.metric is None else problem.metric.opening_floats
-        self.opening = problem.clients.opening_floats + metric
-        self.schedule = Schedule(cast, problem, self.shapes.parts, seeds, self.opening)
+        billed, parts = problem.billed, self.shapes.parts
+        if billed is not problem:
+            cast = tree.cast(complete(billed, self.algorithm, problem.constants())[0])
+            parts = footprint(cast, billed).parts
+        metric = 0 if billed.metric is None else billed.metric.opening_floats
+        self.opening = billed.clients.opening_floats + metric
+        self.schedule = Schedule(cast, billed, parts, seeds, self.opening)
         asked = options.participation
         self.attendance = None if asked is None else Attendance(asked, self.algorithm, problem, seeds)
         self.clock = Clock()

@@ -301,7 +301,7 @@ def _blame_rate(given: Any) -> str:
 
 def _ledger(run: Run, track: Track) -> Ledger:
     """The ledger of a track. With participation, floats and bytes are one number per client."""
-    size, counts = jnp.result_type(float).itemsize, run.problem.clients.counts
+    size, counts = jnp.result_type(float).itemsize, run.schedule.problem.clients.counted
     if run.attendance is not None:
         up, down = _traffic(run, track)
         present = run.attendance.present

@@ -80,6 +80,8 @@ def is_frame(thing: object) -> bool:
     """
     if isinstance(thing, np.ndarray) or hasattr(thing, "toarray"):  # SciPy's dok_matrix is a dict, but not a table
         return False
+    if len(getattr(thing, "shape", (0, 0))) == 1:  # a pandas or Polars Series is one column or one row, not a table
+        return False
     return isinstance(thing, Mapping) or (
         (hasattr(type(thing), "columns") and hasattr(thing, "__getitem__"))
         or hasattr(thing, "__arrow_c_stream__")
@@ -99,8 +101,9 @@ def read(frame: Any) -> Table:
     if isinstance(frame, Mapping) and is_frame(cast(object, frame)):
         return _of_mapping(cast(Mapping[Any, Any], frame))
     if not is_frame(frame):
+        one = " For one row of a frame say frame.iloc[[0]]." if len(getattr(frame, "shape", ())) == 1 else ""
         raise KindError(
-            f"A table is a pandas or Polars data frame, an Arrow table or a dict of columns, got {type(frame).__name__}."
+            f"A table is a pandas or Polars data frame, an Arrow table or a dict of columns, got {type(frame).__name__}.{one}"
         )
     nw: Any = require("narwhals.stable.v2", "Reading a data frame", "sklearn")
     if hasattr(frame, "iloc"):  # in pandas, two columns may have the same name
@@ -203,9 +206,9 @@ def _of_objects(name: Any, values: list[Any]) -> Values:
     strange = next((value for value in known if not isinstance(value, str)), None)
     if strange is not None:
         first = next((value for value in known if type(value) is not type(strange)), None)
-        also = "" if first is None else f" and {type(first).__name__}s such as {first!r}"
+        also = "" if first is None else f" and {type(first).__name__} values such as {first!r}"
         raise InputError(
-            f"Column {name!r} holds {type(strange).__name__}s such as {strange!r}{also}: make them all numbers or all "
+            f"Column {name!r} holds {type(strange).__name__} values such as {strange!r}{also}: make them all numbers or all "
             "strings, or leave the column out of features."
         )
     return Values("category", _objects(values, missing), missing)

@@ -210,7 +210,7 @@ def forecast(
             "[forecast(stage) for stage in theory.stages(problem)]."
         )
     found = problem.constants() if constants is None else constants
-    rows = float(problem.clients.counts.mean())
+    rows = float(problem.clients.counted.mean())
     least = rates.lower_bounds(found, rows, tol) if found.mu > 0 else None
     asked = list(REGISTRY) if methods is None else methods
     prices = cost_of(cost)

@@ -40,7 +40,7 @@ from twofold.tree import Pytree
 from twofold.tune.choice import Gain, Judge
 from twofold.tune.path import Fit, Path, Point, assign
 
-__all__ = ["Gain", "Tuned", "curvature_of", "tune"]
+__all__ = ["Gain", "Tuned", "check_per_client", "curvature_of", "tune"]
 
 Strength: TypeAlias = float | str | NDArray[np.float64]
 """A number, one per client, or for a split its name."""
@@ -152,11 +152,11 @@ class Tuned:
             mark = ("→ " if k == self.chosen else "  ") + ends.get(k, "")
             rows.append([mark, _show(strength), f"{self.loss[k]:.5g}", f"{self.error[k]:.2g}"])
         notes = [
-            f"Chosen: {self._said()}. The loss is lower by {self.gain_over_shared} than with one model for everybody, and by "
-            f"{self.gain_over_alone} than alone."
+            f"Chosen: {self._said()}. On rows that had no say in the choice, choosing in this way is "
+            f"{self.gain_over_shared.said('one model for everybody')}, and {self.gain_over_alone.said('every client alone')}."
         ]
         if self.gain_per_client is not None:
-            notes.append(f"One strength per client instead of one for all: {self.gain_per_client}.")
+            notes.append(f"There, one strength per client is {self.gain_per_client.said('one for all')}.")
         shown = [_show(strength) for strength in self.strengths]
         columns = {self.name: shown, "loss": self.loss, "error": self.error, "grade": self.grade}
         return Table("", ["", self.name, "loss held out", "error"], rows, columns=columns, notes=[*notes, *self.notes])
@@ -269,9 +269,10 @@ def tune(
     objective, clients = _given(objective, clients)
     if by not in ("loss", "grade") or rule not in ("best", "one standard error"):
         raise InputError(f'by is "loss" or "grade" and rule "best" or "one standard error", got {by=} and {rule=}.')
+    check_per_client(per_client)
     if not isinstance(folds, int) or folds < 2:  # pyright: ignore[reportUnnecessaryIsInstance]  (users may pass anything)
         raise InputError(f"folds is a whole number of at least 2, got {folds!r}.")
-    if clients.counts.max() < 2:
+    if clients.counted.max() < 2:
         raise InputError(
             "No client has more than one row, so nothing can be held out inside a client: give a strength."
         )
@@ -292,7 +293,7 @@ def tune(
         )
     own = alone_better is not None and (per_client is True or alone_better.gain.mean > alone_better.gain.error)
     strengths = (family.ends[0], *family.values, family.ends[1])
-    ledger = _total(paths, len(table), folds, clients.opening_floats)
+    ledger = _total(paths, len(table), folds, paths[0].opening_floats)
     if alone_better is not None and own and family.own is not None:
         strength, final, nested = alone_better.strength, family.own(alone_better.strength), alone_better.rows
     else:
@@ -318,6 +319,15 @@ def tune(
         seconds=time.perf_counter() - began,
         notes=_notes(family, table),
     )
+
+
+def check_per_client(asked: object) -> None:
+    """Refuse what is neither yes nor no nor "auto".
+
+    >>> check_per_client("auto")
+    """
+    if not (isinstance(asked, (bool, np.bool_)) or (isinstance(asked, str) and asked == "auto")):
+        raise InputError(f'per_client is True, False or "auto", got {asked!r}.')
 
 
 def _given(objective: Objective | Problem, clients: Clients | None) -> tuple[Objective, Clients]:
@@ -367,7 +377,9 @@ def _family(objective: Objective, clients: Clients, over: str | None, values: It
         )
     over = names[0] if over is None else over
     if over not in names:
-        raise InputError(f"The objective {objective.name} has {' and '.join(names)} to tune, got {over=}.")
+        raise InputError(f"For {objective.name}, over is {' or '.join(map(repr, names))}, got {over!r}.")
+    if values is not None and (isinstance(values, str) or not isinstance(cast(object, values), Iterable)):
+        raise InputError(f"values is a list of strengths to try, such as [0.1, 1.0], got {values!r}.")
     given = None if values is None else list(values)
     if given is not None and not given:
         raise InputError("values is empty: give at least one strength, or leave it out.")
@@ -430,7 +442,10 @@ def _of_split(objective: Objective, clients: Clients, given: list[Any] | None) -
 
 
 def _numbers(name: str, values: Sequence[Any] | NDArray[np.float64], below: float = math.inf) -> list[float]:
-    numbers = [float(value) for value in values]
+    try:
+        numbers = [float(value) for value in values]
+    except (TypeError, ValueError):
+        raise InputError(f"Every value of {name} must be a number > 0, got {list(values)!r}.") from None
     wrong = [value for value in numbers if not 0 < value < below]
     if wrong:
         limit = "" if below == math.inf else f" and < {below:g}"

@@ -27,6 +27,16 @@ class Gain(NamedTuple):
     def __str__(self) -> str:
         return f"{self.mean:+.3g} ± {self.error:.1g}"
 
+    def said(self, over: str) -> str:
+        """The same in words, whichever of the two is better.
+
+        >>> Gain(-0.026, 0.01).said("one model for everybody")
+        '0.026 ± 0.01 worse than one model for everybody'
+        """
+        if self.mean == 0:
+            return f"as good as {over}"
+        return f"{abs(self.mean):.3g} ± {self.error:.1g} {'better' if self.mean > 0 else 'worse'} than {over}"
+
 
 class Judge:
     """Means of rows' losses: over each client's rows, and over clients with their weights p_m.

@@ -9,6 +9,7 @@ of the objective, which is data to the compiled program: another one compiles no
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -78,20 +79,21 @@ Search: TypeAlias = tuple[jax.Array, State, jax.Array, jax.Array]
 def assign(clients: Clients, folds: int, seed: int, stratify: bool) -> NDArray[np.int32]:
     """The fold in which each row is held out: inside every client, in parts as equal as can be.
 
-    With `stratify` each label's share in a fold is that among the client's rows, up to one row.
+    With `stratify` each label's share in a fold is that among the client's rows, up to one row. Rows of weight zero take up no place.
 
     >>> import numpy as np, twofold as tw
     >>> clients = tw.Clients.from_list([(np.ones((4, 1)), np.ones(4)), (np.ones((2, 1)), np.ones(2))])
     >>> np.bincount(assign(clients, 2, seed=0, stratify=False)[:4]).tolist()
     [2, 2]
     """
-    fold = np.empty(clients.rows, np.int32)
-    for m, (start, count) in enumerate(zip(clients.offsets[:-1], clients.counts, strict=True)):
+    fold = np.zeros(clients.rows, np.int32)
+    there = np.ones(clients.rows, bool) if clients.row_weights is None else clients.row_weights > 0
+    for m, (start, end) in enumerate(itertools.pairwise(clients.offsets)):
         rng = np.random.default_rng((seed, m))
-        row = start + rng.permutation(count)
+        row = start + rng.permutation(np.flatnonzero(there[start:end]))
         if stratify:
             row = row[np.argsort(np.asarray(clients.y)[row], kind="stable")]
-        fold[row] = (np.arange(count) + rng.integers(folds)) % folds
+        fold[row] = (np.arange(len(row)) + rng.integers(folds)) % folds
     return fold
 
 
@@ -119,9 +121,17 @@ class Path:
         outer = getattr(self._algorithm, "outer", "lbfgs")
         self._most, self._calm = MOST_ROUNDS[outer], CALM[outer]
         plan = self._algorithm.plan(randomness.common(randomness.root(0)), jnp.int32(0))
-        counts = jnp.asarray(clients.counts, jnp.result_type(float))
-        self._each_round = [np.asarray(part, np.int64) for part in self._algorithm.evaluations(plan, counts)]
-        self._floats = int(sum(footprint(self._algorithm, problem).parts))
+        billed, counting = problem.billed, self._algorithm
+        if billed is not problem:
+            counting = tree.cast(complete(billed, self._algorithm, problem.constants())[0])
+        there = weights > 0
+        counted = np.stack(
+            [np.add.reduceat(there & (fold != f), clients.offsets[:-1], dtype=np.int64) for f in range(folds)]
+        )
+        each = counting.evaluations(plan, jnp.asarray(counted, jnp.result_type(float)))
+        self._each_round = [np.asarray(part, np.int64) for part in each]  # (folds, clients)
+        self._floats = int(sum(footprint(counting, billed).parts))
+        self.opening_floats = billed.clients.opening_floats
         self.ledger = _nothing(len(clients))
 
     def _padded(self, values: NDArray[Any], fill: float) -> list[NDArray[Any]]:
@@ -185,7 +195,7 @@ class Path:
 
     def _count(self, rounds: NDArray[np.int64]) -> None:
         """Add what these rounds cost: the folds' messages travel together, so that a round of all of them is one."""
-        of_w, of_beta = (part * int(rounds.sum()) for part in self._each_round)
+        of_w, of_beta = (rounds @ part for part in self._each_round)
         problem = self._problem
         floats = self._floats * int(rounds.sum()) if problem.has_shared else 0
         most = int(rounds.max())
