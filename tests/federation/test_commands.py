@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from federation.small import Small, problem, study
+from federation.small import Small, identities, problem, study
 from twofold.cli import app
+from twofold.errors import InputError
 from twofold.federation import Study
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -89,6 +90,85 @@ def test_bad_input(folder: Path):
     for words in (("serve", "study.toml", "--out", "run"), JOIN, ("check", *JOIN[1:6])):
         found = call(*words)  # before anybody listens or connects
         assert found.exit_code == 2 and "Theory has no learning rate for scaffold" in found.output, found.output
+
+
+@pytest.fixture
+def with_keys(folder: Path) -> Path:
+    pytest.importorskip("flwr")
+    agreed = study("scd", keys=True)
+    agreed.write("study.toml")
+    identities()["north"].write("north.key")
+    Path("table.csv").write_text("age,outcome\n1,yes\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--ca", "nope.crt"), "There is no nope.crt: --ca is the study's ca.crt"),
+        (("--ca", "table.csv"), "table.csv is no certificate: --ca is the study's ca.crt"),
+        (("--ca", "."), ". is no certificate: --ca is the study's ca.crt"),
+        (("--key", "nokey"), "There is no nokey.key: name the secret file that `twofold key NAME` wrote"),
+        (("--key", "table.csv"), "table.csv holds no secret key: make one with `twofold key NAME`"),
+        (("--key", "."), "holds no secret key: make one with `twofold key NAME`"),
+        (("--server", "127.0.0.1"), "--server '127.0.0.1' has no port: say HOST:PORT, as in 127.0.0.1:8443"),
+        (("--server", "::1"), "--server '::1' has no port"),
+        (("--server", "127.0.0.1:http"), "has the port 'http', which must be a number from 1 to 65535"),
+        (("--server", "127.0.0.1:0"), "has the port '0', which must be a number from 1 to 65535"),
+        (("--digest", "0" * 64), "it is not the file that the others have"),
+    ],
+)
+def test_a_slip_gets_a_sentence_before_anything_starts(words: tuple[str, str], sentence: str, with_keys: Path):
+    found = call(*JOIN, "--key", "north.key", *words)
+    assert found.exit_code == 2, found.output
+    assert sentence in found.output and len(found.output.splitlines()) == 1, found.output
+    assert not Path("state").exists()
+
+
+def test_the_whole_digest_is_shown_and_held_to(with_keys: Path):
+    """The coordinator could give a client a copy of the study with keys of its own: only the clients can tell each other."""
+    digest = Study.read("study.toml").digest
+    assert digest in call("check", *JOIN[1:6]).output.splitlines()
+    joined = call(*JOIN, "--key", "north.key", "--patience", "0", "--digest", f" {digest.upper()} ")
+    assert joined.exit_code == 4 and digest in joined.output.splitlines(), joined.output
+    from twofold.engines.flower import join
+
+    who = Small(study("scd"), with_keys).grid.all[100]
+    with pytest.raises(InputError, match="expected was 00ff: it is not the file that the others have"):
+        join(who, "127.0.0.1:9", digest="00ff", patience=0.0)
+
+
+def test_private_state_keys_and_models_are_closed_to_others(with_keys: Path):
+    """Also where the folder was there before, open to everybody."""
+    import os
+
+    before = os.umask(0o000)
+    try:
+        Path("north").mkdir(mode=0o755)
+        small = Small(study("scd"), with_keys, tells=("constants", "rows"))
+        small.run()
+        assert small.server.part(5.0) == []
+        study("scd").write("study.toml")
+        found = call(*JOIN[:-1], "north")
+        assert found.exit_code == 0, found.output
+        Path("there").mkdir(mode=0o755)
+        Path("there/model.safetensors").touch(0o644)
+        for out in ("model", "there"):
+            assert call("model", "--state", "north", "--out", out).exit_code == 0
+        assert call("key", "east").exit_code == 0
+    finally:
+        os.umask(before)
+    assert {path.name for path in Path("north").iterdir()} == {
+        "contract.json",
+        "state.safetensors",
+        "study.toml",
+        "node.json",
+    }
+    for path in (*Path("north").iterdir(), *Path("model").iterdir(), *Path("there").iterdir(), Path("east.key")):
+        assert path.stat().st_mode & 0o777 == 0o600, path
+    for folder in ("north", "model"):
+        assert Path(folder).stat().st_mode & 0o777 == 0o700, folder
+    assert Path("there").stat().st_mode & 0o777 == 0o755  # not ours to close
 
 
 # --- what is told -------------------------------------------------------------------------------------------------------

@@ -207,7 +207,12 @@ def test_a_second_question_with_other_numbers_is_refused(tmp_path: Path):
     shutil.copytree(who.folder, tmp_path / "copy")
     forged = wire.sealed(
         Note(
-            document | {"round": 4, "lines": [{"round": 3, "t": document["t"], "here": None}]},
+            document
+            | {
+                "round": 4,
+                "t": int(small.server.account.times[3]),
+                "lines": [{"round": 3, "t": document["t"], "here": None}],
+            },
             {f"3/{name[2:]}": arrays[name] + 1},
         )
     )

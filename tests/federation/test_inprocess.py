@@ -106,7 +106,7 @@ def test_nothing_passes_but_what_is_due(tmp_path: Path):
     answers = [wires.opened("x", content) for way, _, content in small.grid.carried if way == "up"]
     rounds = [a for a in answers if a.about["kind"] == "round"]
     assert {k for a in answers for k in a.about} <= {
-        "v", "study", "name", "kind", "round", "t", "seconds", "x64", "tells", "told",
+        "v", "study", "name", "kind", "round", "t", "seconds", "x64", "tells", "told", "commitment",
     }  # fmt: skip
     assert {n for a in rounds for n in a.arrays} <= {"report", "difference.0", "full.0", "w.0"}
     sent = sum(a.nbytes for answer in rounds for n, a in answer.arrays.items() if n != "report")

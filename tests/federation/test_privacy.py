@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import math
 from pathlib import Path
@@ -129,6 +130,38 @@ def test_a_key_survives_its_file_and_signs(tmp_path: Path):
     for line in ("", "twofold1-", "twofold1-AAAA", one.public.line[:-4] + "!!!!"):
         with pytest.raises(InputError, match="is no public key"):
             Public(line)
+
+
+def with_key(client: int, line: str) -> Study:
+    """A study in which one client's key is another."""
+    document = study(keys=True).document
+    clients = [dict(entry) for entry in document["client"]]
+    clients[client]["key"] = line
+    return Study(document | {"client": clients})
+
+
+def key_of(client: int) -> bytes:
+    return base64.b64decode(study(keys=True).document["client"][client]["key"].removeprefix("twofold1-"))
+
+
+def line_of(raw: bytes) -> str:
+    return "twofold1-" + base64.b64encode(raw).decode()
+
+
+def test_two_clients_with_one_key_are_refused():
+    """The whole key, or one of the three in it: who has the same one for masks has no mask with the other."""
+    for cut in ((0, 113), (0, 49), (49, 81), (81, 113)):
+        mixed = bytearray(key_of(1))
+        mixed[slice(*cut)] = key_of(0)[slice(*cut)]
+        with pytest.raises(InputError, match="Clients 'north' and 'east' have the same key: each needs one of its own"):
+            with_key(1, line_of(bytes(mixed))).check()
+
+
+@pytest.mark.parametrize("point", [bytes(32), (1).to_bytes(32, "little"), (2**255 - 20).to_bytes(32, "little")])
+def test_a_key_with_which_everybody_has_the_same_secret_is_refused(point: bytes):
+    """Points of low order (0, 1 and −1): no mask with such a client would be secret."""
+    with pytest.raises(InputError, match=r"Client 'south': 'twofold1-.* is no public key: paste the line"):
+        with_key(2, line_of(key_of(2)[:81] + point)).check()
 
 
 TABLE = "age,smoker,ward,outcome\n50,1,a,yes\n70,0,b,no\n"

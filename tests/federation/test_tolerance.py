@@ -154,11 +154,19 @@ def test_sentences(tmp_path: Path):
         node(agreed(), "north", tmp_path, tells=("rows",), noise=Noise(1.0, 1.0, 1e-6, lambda said: b""))
 
 
-def test_a_coordinator_cannot_end_a_study_where_nothing_was_measured(tmp_path: Path):
-    small = Small(study("scd", rounds=5), tmp_path)
+@pytest.mark.parametrize("measured", [False, True])
+def test_a_coordinator_cannot_end_a_study_where_nothing_was_measured(measured: bool, tmp_path: Path):
+    small = Small(agreed(tolerance=1e-12) if measured else study("scd", rounds=5), tmp_path)
     with pytest.raises(Stopped, match="on purpose"):
-        small.run(stop_after=3)
+        small.run(stop_after=4)
     who, server = small.grid.all[101], small.server
-    server.rounds = 2
-    answer = wire.opened("x", who.handle(server._question(3, 2)[1]))
-    assert "ends the study before round 3, where no gap was measured" in answer.about["refused"]
+    server.rounds = (
+        3  # a gap was measured with rounds 1 and 3 of the study that has a tolerance, and with none of the other
+    )
+    answer = wire.opened("x", who.handle(server._question(4, 3)[1]))
+    said = (
+        "ends the study before round 4, where no gap was measured"
+        if measured
+        else "asks round 4 as the last of a study"
+    )
+    assert said in answer.about["refused"]

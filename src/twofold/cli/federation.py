@@ -49,6 +49,10 @@ DeltaOption = Annotated[float, typer.Option(help="Differential privacy: δ.")]
 DigitsOption = Annotated[
     int | None, typer.Option("--digits", help="Tell constants with so many digits, rounded outwards.")
 ]
+DigestOption = Annotated[
+    str | None,
+    typer.Option("--digest", help="The study's digest as the other clients read it out: another file is refused."),
+]
 LogOption = Annotated[str, typer.Option("--log", help="How to log: text, or json (one object a line).")]
 study_app = typer.Typer(help="Write a study file, with its certificates.", no_args_is_help=True)
 
@@ -378,8 +382,10 @@ def check(
         else f"in the open: {REVEALS.get(agreed.objective.name, '')}"
     )
     body.append(["messages", behind, f"{agreed.rounds} rounds"])
-    title = f"What {as_} would tell ({len(seat.x)} rows, {agreed.width} columns, study {agreed.digest[:12]})"
-    show(rich_table(title, ["what", "value", "how often"], body), "Nothing was sent.")
+    title = f"What {as_} would tell ({len(seat.x)} rows, {agreed.width} columns)"
+    show(rich_table(title, ["what", "value", "how often"], body))
+    _show_digest(agreed)
+    show("Nothing was sent.")
 
 
 REVEALS = {
@@ -413,23 +419,38 @@ def join(
     noise: NoiseOption = None,
     delta: DeltaOption = 1e-6,
     patience: Annotated[float, typer.Option(help="Seconds without a coordinator before giving up.")] = 86400.0,
+    digest: DigestOption = None,
     log: LogOption = "text",
 ) -> None:
     """Take part in a study until it is done. The same command again goes on where it was."""
     agreed = _study(study).check()
     _log(log)
     from twofold.engines.flower import join as run
-    from twofold.federation.store import replace_file
+    from twofold.engines.flower.join import authority, host_of
+    from twofold.federation.store import closed, replace_file
 
-    seat = _seat(agreed, as_, data)
+    if digest is not None:
+        agreed.expect(digest)
+    host_of(server)
+    if ca is not None:
+        authority(ca)
+    node = _node(
+        _seat(agreed, as_, data), state, key, tells=_tells(agreed, tell), digits=digits, privacy=(clip, noise, delta)
+    )
     about = {"as": as_, "data": str(data.resolve()), "key": None if key is None else str(key.resolve())}
-    state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _show_digest(agreed)
+    closed(state)
     # Old or new, never half: with a full disk `twofold model` can still read them.
     replace_file(state / "study.toml", agreed.text.encode())
     replace_file(state / "node.json", json.dumps(about).encode())
-    node = _node(seat, state, key, tells=_tells(agreed, tell), digits=digits, privacy=(clip, noise, delta))
     run(node, server, certificates=ca, patience=patience)
     show(f"The study is done. `twofold model --state {state} --out model` writes a model that predicts alone.")
+
+
+def _show_digest(agreed: Study) -> None:
+    """The whole digest, on a line that no terminal cuts."""
+    show("The study's digest, to compare with the other clients:")
+    typer.echo(agreed.digest)
 
 
 def _node(
@@ -450,7 +471,7 @@ def _node(
 
 
 def _secret(identity: Identity, said: str) -> bytes:
-    """What the coordinator cannot guess: the noise of this client follows from it."""
+    """What the coordinator cannot guess: the noise of this client follows from it, in each run and for each table another."""
     return identity.secret("noise", said.encode())
 
 

@@ -19,21 +19,19 @@ from twofold.federation.study import Study
 from twofold.result import History, Ledger, Result
 from twofold.tree import Pytree
 
-__all__ = ["Account"]
+__all__ = ["Account", "Timetable"]
 
 LOOK = 1 << 20
 """Iterations that are looked at before a study is refused because its rounds do not come."""
 
 
-class Account:
-    """The course of a study, known from its coins before anything runs."""
+class Timetable:
+    """When the rounds of a study come, known from its common coins before anything runs, and what they cost."""
 
-    def __init__(self, study: Study, algorithm: Algorithm, parts: tuple[int, ...], contract: dict[str, Any]) -> None:
-        self.study, self.algorithm, self.contract = study, algorithm, contract
+    def __init__(self, study: Study, algorithm: Algorithm, parts: tuple[int, ...], counts: np.ndarray) -> None:
         problem = study.stand_in
         if not problem.has_shared:
             raise InputError(f"{problem.objective.name} shares nothing: there is nothing to federate.")
-        counts = np.maximum(np.rint(contract["rows"]), 1).astype(np.int64)
         known: Any = SimpleNamespace(
             clients=SimpleNamespace(counted=counts), has_shared=problem.has_shared, has_private=problem.has_private
         )
@@ -48,16 +46,28 @@ class Account:
             ahead *= 2
         self.times = np.flatnonzero(np.diff(course.rounds[0]) > 0)[: study.rounds]
         self.course = course
-        self.told_of_gap = 0 if study.tolerance is None else gap.numbers_told(problem)
+
+    def end_of(self, rounds: int) -> int:
+        """Iterations of a run of so many rounds: it ends with its last message."""
+        return int(self.times[rounds - 1]) + 1
+
+
+class Account:
+    """The course of a study, known from its coins before anything runs."""
+
+    def __init__(self, study: Study, algorithm: Algorithm, parts: tuple[int, ...], contract: dict[str, Any]) -> None:
+        self.study, self.algorithm, self.contract = study, algorithm, contract
+        counts = np.maximum(np.rint(contract["rows"]), 1).astype(np.int64)
+        timetable = Timetable(study, algorithm, parts, counts)
+        self.schedule, self.course, self.times, self.end_of = (
+            timetable.schedule, timetable.course, timetable.times, timetable.end_of,
+        )  # fmt: skip
+        self.told_of_gap = 0 if study.tolerance is None else gap.numbers_told(study.stand_in)
 
     @property
     def end(self) -> int:
         """Iterations of the whole study, if it takes all of its rounds."""
         return self.end_of(self.study.rounds)
-
-    def end_of(self, rounds: int) -> int:
-        """Iterations of a run of so many rounds: it ends with its last message."""
-        return int(self.times[rounds - 1]) + 1
 
     def w(self, log: list[Any], sends: Callable[[int], Any], shape: Any) -> Pytree:
         """The shared model from the log of means alone: what the coordinator knows is what it sent."""

@@ -22,11 +22,11 @@ from twofold import randomness, tree
 from twofold.engines.schedule import footprint
 from twofold.engines.sides import mean_of
 from twofold.errors import TwofoldError
-from twofold.federation import gap, store, wire
+from twofold.federation import contract, gap, store, wire
 from twofold.federation.account import Account
 from twofold.federation.masks import decode, threshold
 from twofold.federation.store import Arrays
-from twofold.federation.study import KEPT, Study, fields_of, made
+from twofold.federation.study import KEPT, Study, made
 from twofold.federation.sums import Opening, total
 from twofold.federation.wire import VERSION, Note, Refused
 from twofold.result import Result
@@ -143,13 +143,14 @@ class Coordinator:
         self._turned: dict[str, str] = {}  # clients that are there and refuse to take part, and why
         self.told: dict[str, dict[str, Any]] = {}
         self.tells: dict[str, list[str]] = {}
+        self.commitments: dict[str, str] = {}
         self.seconds: list[float] = []
         self.log: list[_Line] = []
         self.events: list[str] = []
         self.rounds = study.rounds  # fewer once the gap is small enough
         self._stop: dict[str, Any] | None = None
         self._end: dict[str, Any] | None = None
-        self.contract = ""
+        self.contract, self.nonce = "", contract.nonce()
         self.folder.mkdir(parents=True, exist_ok=True)
 
     # --- words ----------------------------------------------------------------------------------------------------------
@@ -229,7 +230,7 @@ class Coordinator:
         nodes, now = self.grid.nodes(), time.monotonic()
         asked = {(node, mark) for node, mark, when in self._hellos.values() if now - when < self.patience.again}
         fresh = [n for n, mark in nodes.items() if self._seen.get(n) != mark and (n, mark) not in asked]
-        hello = self._content("hello", {})
+        hello = self._content("hello", {"nonce": self.nonce} | ({"contract": self.contract} if self.contract else {}))
         for node, ticket in zip(
             fresh, self.grid.push([Question(n, hello) for n in fresh]) if fresh else [], strict=True
         ):
@@ -255,12 +256,15 @@ class Coordinator:
             about = self._opened(name, content, "hello").about
             if bool(about["x64"]) != (self.study.dtype == "float64"):
                 raise Refused(name, f"does not compute in {self.study.dtype}, as the study says")
+            if not contract.is_commitment(about["commitment"]):
+                raise Refused(name, f"sent commitment = {repr(about['commitment'])[:60]}, which is no digest")
         except (Refused, KeyError) as error:
             self.note(f"node {node} does not join: {error}", node=node)
             if isinstance(error, Refused) and error.who in self.study.names:
                 self._turned[error.who] = str(error)
             return []
         self._turned.pop(name, None)
+        self.commitments[name] = about["commitment"]
         if self.where.get(name) not in (None, node):
             self.note(f"{name} is now node {node}, was {self.where[name]}", client=name)
         self.where[name], self.told[name], self.tells[name] = node, dict(about["told"]), list(about["tells"])
@@ -272,8 +276,7 @@ class Coordinator:
         """The contract, the plan of the whole run, and the log so far."""
         path = self.folder / "contract.json"
         if path.exists():
-            self.contract = path.read_text()
-            if json.loads(self.contract)["study"] != self.study.digest:
+            if json.loads(path.read_text())["study"] != self.study.digest:
                 raise TwofoldError(f"{path} belongs to another study file: name another --out folder.")
         else:
             algorithm, note = self.study.complete(self.told)
@@ -281,15 +284,15 @@ class Coordinator:
                 self.note(note)
             if not self.study.masks:
                 self.note("no masks: the coordinator reads every client's messages, as docs/federation.md says")
-            document = {
-                "v": VERSION, "study": self.study.digest, "algorithm": fields_of(algorithm),
+            document = {  # the terms are sent, and the rest is nobody else's business
+                **contract.terms(self.study, algorithm, self.nonce, self.commitments),
                 "rows": [self.study.rows_of(self.told[n]) for n in self.study.names],
                 "told": [_numbers(self.told[n]) for n in self.study.names],
                 "epsilon": [self.told[n].get("epsilon", 0.0) for n in self.study.names],
             }  # fmt: skip
-            self.contract = json.dumps(document, sort_keys=True)
-            store.replace_file(path, self.contract.encode())
-        document = json.loads(self.contract)
+            store.replace_file(path, json.dumps(document, sort_keys=True).encode())
+        document = json.loads(path.read_text())
+        self.contract, self.nonce = contract.text_of(document), document["nonce"]
         self.algorithm, problem = tree.cast(made(document["algorithm"])), self.study.stand_in
         shapes = footprint(self.algorithm, problem)
         self.shape, self.weights = shapes.message, np.asarray(problem.clients.weights, np.float64)
@@ -322,9 +325,7 @@ class Coordinator:
 
     def _records(self, r: int) -> bool:
         """Whether losses after round r − 1 are asked for with round r."""
-        if self._stop is not None:
-            return False  # the last ones have been told
-        return bool(self.study.record) and ((r - 1) % self.study.record == 0 or r > self.rounds)
+        return self.study.records(r, r > self.rounds)
 
     def _question(self, r: int, base: int) -> tuple[int, bytes]:
         """Round r, or an earlier one on the way to it, for a node that has answered round `base`."""

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 from twofold.errors import InputError, choose_from
 
-__all__ = ["checked"]
+__all__ = ["COUNT", "FLAG", "SOME", "TEXT", "Kind", "checked"]
 
 Document = Mapping[str, Any]
 
 
-class _Kind(NamedTuple):
+class Kind(NamedTuple):
     """What a value must be, in words and as a test."""
 
     words: str
@@ -29,25 +29,25 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
-def _one_of(*words: str) -> _Kind:
-    return _Kind(" or ".join(map(repr, words)), lambda v: v in words)
+def _one_of(*words: str) -> Kind:
+    return Kind(" or ".join(map(repr, words)), lambda v: v in words)
 
 
-ANY = _Kind("anything", lambda v: True)
-TEXT = _Kind("a text", lambda v: isinstance(v, str) and bool(v.strip()))
-FLAG = _Kind("true or false", lambda v: isinstance(v, bool))
-NUMBER = _Kind("a number", _is_number)
-POSITIVE = _Kind("a number > 0", lambda v: _is_number(v) and v > 0)
-SECONDS = _Kind("a number of seconds ≥ 0", lambda v: _is_number(v) and v >= 0)
-COUNT = _Kind("a whole number ≥ 0", lambda v: _is_whole(v) and v >= 0)
-SOME = _Kind("a whole number ≥ 1", lambda v: _is_whole(v) and v >= 1)
-NONZERO = _Kind("a number other than 0", lambda v: _is_number(v) and v != 0)
-LEVELS = _Kind(
+ANY = Kind("anything", lambda v: True)
+TEXT = Kind("a text", lambda v: isinstance(v, str) and bool(v.strip()))
+FLAG = Kind("true or false", lambda v: isinstance(v, bool))
+NUMBER = Kind("a number", _is_number)
+POSITIVE = Kind("a number > 0", lambda v: _is_number(v) and v > 0)
+SECONDS = Kind("a number of seconds ≥ 0", lambda v: _is_number(v) and v >= 0)
+COUNT = Kind("a whole number ≥ 0", lambda v: _is_whole(v) and v >= 0)
+SOME = Kind("a whole number ≥ 1", lambda v: _is_whole(v) and v >= 1)
+NONZERO = Kind("a number other than 0", lambda v: _is_number(v) and v != 0)
+LEVELS = Kind(
     'a list of different texts, as in ["a", "b"]',
     lambda v: isinstance(v, list) and len(v) > 0 and len({str(each) for each in v}) == len(v),
 )
 
-TABLES: dict[str, dict[str, _Kind]] = {
+TABLES: dict[str, dict[str, Kind]] = {
     "": {
         "version": SOME, "name": TEXT, "seed": COUNT, "dtype": _one_of("float64", "float32"), "features": SOME,
     },
@@ -60,7 +60,7 @@ TABLES: dict[str, dict[str, _Kind]] = {
     "masks": {"on": FLAG, "bits": SOME},
     "tell": {"norm": POSITIVE, "rows": POSITIVE, "salt": FLAG},
 }  # fmt: skip
-LISTS: dict[str, dict[str, _Kind]] = {
+LISTS: dict[str, dict[str, Kind]] = {
     "feature": {
         "name": TEXT, "kind": _one_of("number", "binary", "category"), "levels": LEVELS, "center": NUMBER, "scale": NONZERO,
     },

@@ -46,8 +46,9 @@ class Noise:
         return epsilon(self.multiplier, messages, self.delta)
 
     def applied(self, message: Arrays, said: str) -> Arrays:
-        """The message cut and with noise. The noise comes from a secret of the node's and from all that was said before: asked
-        again, a node gives the same answer, and nothing more is learnt by asking.
+        """The message cut and with noise. The noise comes from a secret of the node's and from `said`: all that was said before, the
+        run's nonce included, and a digest of the node's rows and of this noise's size. Asked again, a node gives the same answer,
+        and nothing more is learnt by asking; in another run, or of other rows, every draw is another.
         """
         length = float(np.sqrt(sum(float(np.sum(np.square(a, dtype=np.float64))) for a in message.values())))
         factor = min(1.0, self.clip / length) if length > 0 else 1.0

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
+from twofold import storage
+from twofold.federation import store
 from twofold.model import Model
+from twofold.model.files import DOCUMENT, TENSORS
 
 if TYPE_CHECKING:
     from twofold.federation.node import Node
@@ -29,4 +32,11 @@ def write_model(node: Node, out: str | Path) -> None:
     model = Model.of(
         node.seat.problem, (w, beta), features=tuple(names) or None, classes=None if classes is None else tuple(classes)
     )
+    out = Path(out)
+    is_new = not out.exists()
+    storage.made(out)
+    if is_new:
+        store.closed(out)
+    for name in (TENSORS, DOCUMENT):  # β is in them: closed to others before anything is in them
+        store.replace_file(out / name, b"")
     model.only(node.name).save(out)

@@ -60,6 +60,10 @@ class Public:
             )
             self.signer: ed25519.Ed25519PublicKey = ed.Ed25519PublicKey.from_public_bytes(raw[49:81])
             self.pair: x25519.X25519PublicKey = x.X25519PublicKey.from_public_bytes(raw[81:])
+            self.pieces = (raw[:49], raw[49:81], raw[81:])
+            x.X25519PrivateKey.generate().exchange(
+                self.pair
+            )  # refuses a point with which everybody has the same secret
         except ValueError:
             raise InputError(
                 f"{line[:40]!r} is no public key: paste the line that `twofold key NAME` prints."
@@ -97,8 +101,10 @@ class Identity:
         serialization, ec = _library("serialization"), _library("asymmetric.ec")
         try:
             node = serialization.load_pem_private_key(Path(path).read_bytes(), None)
-        except ValueError as error:
-            raise InputError(f"{path} holds no secret key: make one with `twofold key NAME`. ({error})") from None
+        except FileNotFoundError:
+            raise InputError(f"There is no {path}: name the secret file that `twofold key NAME` wrote.") from None
+        except (ValueError, TypeError, OSError):
+            raise InputError(f"{path} holds no secret key: make one with `twofold key NAME`.") from None
         if not isinstance(node, ec.EllipticCurvePrivateKey) or node.curve.name != "secp384r1":
             raise InputError(f"{path} holds another kind of key: make one with `twofold key NAME`.")
         return cls(node)

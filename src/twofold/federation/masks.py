@@ -2,8 +2,9 @@
 
 Node m sends q(p_m x_m) + Σ_{j>m} PRG(s_mj) − Σ_{j<m} PRG(s_mj) mod 2^64, and the coordinator adds up. It learns the sum and
 nothing else, and the sum is exact: whole numbers do not care in which order they are added. The seed s_mj comes from a secret
-that m and j share (X25519; the coordinator has no part in it), from the round, and from all that was said before: nodes that
-were told different things have different masks, and their sum is noise.
+that m and j share (X25519; the coordinator has no part in it), from the contract of the run, from all that was said before and
+from the question: nodes that were told different things have different masks, and their sum is noise. The contract holds every
+node to its rows and to what it tells (`federation.contract`), so no mask stands before two different messages.
 
 Where a round may go on without somebody (`missing = "skip"`), each node also adds PRG(b_m) of a seed of its own, and hands the
 others Shamir shares of b_m and of every s_mj, sealed. Once the coordinator has said who is in the sum, a majority of nodes

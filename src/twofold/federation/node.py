@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,15 @@ from twofold import randomness, tree
 from twofold.engines.schedule import footprint
 from twofold.engines.sides import ClientSide
 from twofold.errors import InputError
-from twofold.federation import gap, store, wire
+from twofold.federation import contract, gap, store, wire
+from twofold.federation.account import Timetable
+from twofold.federation.contract import SERVER, Asked, Contract
 from twofold.federation.dp import Noise
 from twofold.federation.keys import Identity
 from twofold.federation.masks import SHARE, Masks, encode
 from twofold.federation.seat import Seat
 from twofold.federation.store import Arrays
-from twofold.federation.study import KEPT, Study, made
+from twofold.federation.study import KEPT, Study
 from twofold.federation.wire import VERSION, Note, Refused
 from twofold.tree import Pytree
 
@@ -42,7 +45,6 @@ def usual_tells(study: Study) -> tuple[str, ...]:
     return ("constants", "rows") + (("gap",) if study.tolerance is not None else ())
 
 
-SERVER = "the coordinator"
 log = logging.getLogger("twofold.node")
 
 
@@ -126,7 +128,11 @@ class Node:
         if self.study.masks and self.identity is not None:
             everyone = [self.study.keys[name] for name in self.study.names]
             self.masks = Masks(seat.position, self.identity, everyone, self.study.digest)
+        # All that a message follows from, besides the study, the contract and the history.
+        hidden = None if noise is None else [noise.clip, noise.multiplier, noise.delta]
+        self._own = wire.fingerprint(self.study.digest, self.name, seat.x, seat.y, sorted(tells), digits, hidden)
         self._contract: str | None = None
+        self._promised: str | None = None  # the contract that has this node's own commitment
         self._state: _State | None = None
 
     def _known(self, identity: Identity | None) -> Identity | None:
@@ -160,16 +166,21 @@ class Node:
         """The same without bytes; raises what is wrong."""
         about, arrays = question
         if about.get("v") != VERSION:
-            raise Refused(SERVER, f"speaks version {about.get('v')!r} of the protocol, this node {VERSION}")
+            raise Refused(SERVER, f"speaks version {repr(about.get('v'))[:60]} of the protocol, this node {VERSION}")
         if about.get("study") != self.study.digest:
             raise Refused(SERVER, "has another study file than this node")
         kinds = {"hello": self._hello, "round": self._round, "open": self._open, "bye": self._bye}
-        if about.get("kind") not in kinds:
-            raise Refused(SERVER, f"asks {about.get('kind')!r}, which this node does not know")
-        head, sent = kinds[about["kind"]](about, arrays)
+        kind = about.get("kind")
+        if not isinstance(kind, str) or kind not in kinds:
+            raise Refused(SERVER, f"asks {repr(kind)[:60]}, which this node does not know")
+        head, sent = kinds[kind](about, arrays)
         return Note({"v": VERSION, "study": self.study.digest, "name": self.name, **head}, sent)
 
     def _hello(self, about: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        contract.entries(about, contract.HELLO)
+        if "contract" in about:  # where the run has begun already
+            contract.entries(about, {"contract": contract.TEXT})
+            self._agree(about["contract"])
         told = self.seat.told(self.tells, self.digits)
         if self.noise is not None:
             told["epsilon"], told["delta"] = self.noise.spent(self.study.rounds), self.noise.delta
@@ -178,23 +189,32 @@ class Node:
             "x64": bool(jax.config.read("jax_enable_x64")),
             "tells": list(self.tells),
             "told": told,
+            "commitment": self._commitment(about["nonce"]),
         }, {}
 
+    def _commitment(self, nonce: str) -> str:
+        """What stands in the contract of a run for this node's rows, for what it tells and for its noise; a digest under its key.
+
+        The masks follow from the contract. So with other rows, or another readiness to tell, every mask is another.
+        """
+        return "" if self.identity is None else self.identity.secret(f"commitment {nonce}", self._own.encode()).hex()
+
     def _round(self, about: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        contract.entries(about, contract.ROUND)
         self._agree(about["contract"])
-        r, state = int(about["round"]), self._load()
+        asked, state = contract.asked(self.study, self._timetable, about), self._load()
+        r = asked.round
         if r < state.round:
             raise Refused(SERVER, f"asks round {r}, this node has answered round {state.round}")
         if r > state.round:
-            lines = {int(line["round"]): line for line in about["lines"]}
-            if any(i not in lines for i in range(max(state.round, 1), r)):
+            if any(i not in asked.lines for i in range(max(state.round, 1), r)):
                 return {"kind": "round", "round": r, "behind": state.round}, {}
-            state = self._forward(state, about, lines, arrays)
+            state = self._forward(state, asked, arrays)
             self._keep(state)
-        elif about["said"] != state.said:
+        elif asked.said != state.said:
             raise Refused(SERVER, f"asks round {r} a second time with other numbers")
-        elif about["last"] and not state.last:
-            state = self._ended(state, about)
+        elif asked.last and not state.last:
+            state = self._ended(state, asked)
             self._keep(state)
         return {"kind": "round", "round": r, "t": state.t}, state.sent
 
@@ -207,21 +227,21 @@ class Node:
             self._keep(_State(**{**vars(self._state), "parted": True}))
         return {"kind": "bye"}, {}
 
-    def _ended(self, state: _State, about: dict[str, Any]) -> _State:
+    def _ended(self, state: _State, asked: Asked) -> _State:
         """The state where the gap was found small enough; the message that was made after it is of no use any more."""
         if state.ended is None:
             raise Refused(SERVER, f"ends the study before round {state.round}, where no gap was measured")
-        return _State(state.round, int(about["t"]), state.said, *state.ended, last=True)
+        return _State(state.round, asked.t, state.said, *state.ended, last=True)
 
-    def _forward(self, state: _State, about: dict[str, Any], lines: dict[int, Any], arrays: Arrays) -> _State:
+    def _forward(self, state: _State, asked: Asked, arrays: Arrays) -> _State:
         """The state from which round r is answered, through every round that this node has missed."""
-        r, said, kept, raw, t = int(about["round"]), state.said, dict(state.kept), state.raw, state.t
-        side, last, turn = self.client, bool(about["last"]), None
+        r, said, kept, raw, t = asked.round, state.said, dict(state.kept), state.raw, state.t
+        side, turn = self.client, None
         side.shared, side.private = state.shared, state.private
         for i in range(state.round + 1, r + 1):
             mean, k = self.nothing, t
             if i > 1:
-                here = lines[i - 1]["here"]
+                here = asked.lines[i - 1].here
                 found = {n.split("/", 1)[1]: a for n, a in arrays.items() if n.startswith(f"{i - 1}/")}
                 sends = self._sends(t)
                 wire.check(SERVER, wire.due(sends, self.shape), found)
@@ -229,22 +249,21 @@ class Node:
                 mean = wire.whole(sends, self.shape, found)
                 if here is None or self.seat.position in here:
                     kept |= raw
-            t = int(about["t"] if i == r else lines[i]["t"])
+            t = asked.t if i == r else asked.lines[i].t
             turn = side.turn(k, mean, t)
-            ends = last and i == r
+            ends = asked.last and i == r
             side.shared, side.private = turn.settled if ends else (turn.settled[0], turn.begun)
             raw = {} if ends else self._message(t, turn.message, said)
-        if said != about["said"]:
+        if said != asked.said:
             raise Refused(SERVER, "tells another history than before")
         assert turn is not None
-        record = bool(about["record"])
-        report = self._report(turn.finished) if record else {}
+        report = self._report(turn.finished) if asked.record else {}
         # What is asked is in the masks, too: another question in the same place has other masks, and the two say nothing together.
-        asked = wire.fingerprint(said, r, t, last, record)
-        sent = self._sealed(raw, kept, report, asked)
+        question = wire.fingerprint(said, r, t, asked.last, asked.record)
+        sent = self._sealed(raw, kept, report, question)
         raw, kept = (raw, kept) if self._keeps else ({}, {})  # nobody asks for them again
-        ended = turn.finished if record and self.study.tolerance is not None else None
-        return _State(r, t, said, side.shared, side.private, sent, raw, kept, last, None, asked, ended)
+        ended = turn.finished if asked.record and self.study.tolerance is not None else None
+        return _State(r, t, said, side.shared, side.private, sent, raw, kept, asked.last, None, question, ended)
 
     # --- messages -------------------------------------------------------------------------------------------------------
 
@@ -260,7 +279,7 @@ class Node:
                     f"client {self.name!r}: {name} of its message is not finite in iteration {t}: smaller steps?"
                 )
         if self.noise is not None:
-            found = self.noise.applied(found, wire.fingerprint(said, t))
+            found = self.noise.applied(found, wire.fingerprint(said, t, self._own))
         most = self.study.most
         for name, array in found.items():
             if most is not None and float(np.linalg.norm(array)) > most:  # behind masks nobody else can look
@@ -313,20 +332,16 @@ class Node:
 
     def _open(self, about: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
         """Help to open one sum of a round: shares of the seeds of those who are in it, and between them and the others."""
+        contract.entries(about, contract.OPEN)
         self._agree(about["contract"])
-        state, here = self._load(), [int(j) for j in about["here"]]
+        state, here = self._load(), about["here"]
         if self.masks is None or self.study.missing == "wait":
             raise Refused(SERVER, "asks to open a sum, which this study has no use for")
-        if int(about["round"]) != state.round or about["said"] != state.said:
+        if about["round"] != state.round or about["said"] != state.said:
             raise Refused(SERVER, f"asks to open round {about['round']}, this node is in round {state.round}")
-        if (
-            len(set(here)) != len(here)
-            or not all(0 <= j < self.study.M for j in here)
-            or self.seat.position not in here
-        ):
+        contract.check_here(self.study, here)
+        if self.seat.position not in here:
             raise Refused(SERVER, f"asks this node to open a sum of {here}, in which it is not")
-        if 2 * len(here) <= self.study.M:
-            raise Refused(SERVER, f"asks to open a sum of {len(here)} clients, fewer than half of them")
         if state.opened is not None and state.opened != here:
             raise Refused(SERVER, f"asks to open a second sum of round {state.round}")
         own, pair = [], []
@@ -336,6 +351,8 @@ class Node:
                 mine = self.masks.sealed_shares(state.asked)[j]
                 shares = [mine[i : i + SHARE] for i in range(0, len(mine), SHARE)]
             else:
+                if f"share.{j}" not in arrays:
+                    raise Refused(SERVER, f"asks to open a sum without the shares of {self.study.names[j]}")
                 shares = self.masks.opened_shares(j, arrays[f"share.{j}"].tobytes(), state.asked)
             own.append(shares[0])
             pair += [shares[1 + k] for k in gone]
@@ -346,23 +363,36 @@ class Node:
 
     # --- what is agreed on, and what is kept ----------------------------------------------------------------------------
 
-    def _agree(self, contract: str) -> None:
-        """Take the contract of this study, once and for all."""
-        if contract == self._contract:
+    def _agree(self, text: str) -> None:
+        """Take the contract of this run, once and for all, if it is of this study and made with what this node has."""
+        if text == self._promised:
             return
         path = self.folder / "contract.json"
-        if path.exists() and path.read_text() != contract:
-            raise Refused(SERVER, f"changed the contract of this study; the one that this node knows is {path}")
-        self.use(contract)
+        if self._contract not in (None, text) or (path.exists() and path.read_text() != text):
+            raise Refused(
+                SERVER,
+                f"changed the contract of this study; the one that this node knows is {path}: for a new run of it, name another "
+                "--state folder",
+            )
+        found = Contract(self.study, text)
+        if found.commitments[self.seat.position] != self._commitment(found.nonce):
+            raise InputError(
+                f"client {self.name!r}: this run began with other rows, or with another --tell, --digits, --clip, --noise or --delta: "
+                "join as at its beginning, or let the coordinator begin another run in a new --out folder."
+            )
+        if self._contract is None:
+            self.use(found, text)
         if not path.exists():
-            store.replace_file(path, contract.encode())
-        self._contract = contract
+            store.closed(self.folder)
+            store.replace_file(path, text.encode())
+        self._contract = self._promised = text
 
-    def use(self, contract: str) -> None:
+    def use(self, found: Contract, text: str) -> None:
         """Make everything that follows from a contract."""
-        document = json.loads(contract)
-        self.algorithm, problem, m = tree.cast(made(document["algorithm"])), self.seat.problem, self.seat.position
-        self.shape = footprint(self.algorithm, problem).message
+        problem, m = self.seat.problem, self.seat.position
+        self.algorithm = tree.cast(found.algorithm)
+        shapes = footprint(self.algorithm, problem)
+        self.shape, self._parts = shapes.message, shapes.parts
         self.nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), self.shape)
         self.common = randomness.common(randomness.root(self.study.seed))
         w, beta = started(problem)
@@ -371,7 +401,12 @@ class Node:
             salt = self.identity.secret("salt", self.study.digest.encode(), 16)
         own = jax.tree.map(lambda leaf: leaf[m], beta)
         self.client = ClientSide(self.algorithm, problem, m, self.study.seed, w, own, salt)
-        self._first = _State(said=wire.fingerprint(contract), shared=self.client.shared, private=self.client.private)
+        self._first = _State(said=wire.fingerprint(text), shared=self.client.shared, private=self.client.private)
+
+    @cached_property
+    def _timetable(self) -> Timetable:
+        """When rounds come, by the common coins."""
+        return Timetable(self.study, self.algorithm, self._parts, np.ones(self.study.M, np.int64))
 
     def _load(self) -> _State:
         """The state in memory, or from the disk, or the first one."""
@@ -434,7 +469,9 @@ class Node:
         """The state on the disk, if there is one."""
         path = self.folder / "contract.json"
         if self._contract is None and path.exists():
-            self._agree(path.read_text())
+            text = path.read_text()
+            self.use(Contract(self.study, text), text)
+            self._contract = text
             self._load()
 
     # --- the model ------------------------------------------------------------------------------------------------------

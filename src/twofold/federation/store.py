@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from twofold import storage
 from twofold.errors import InputError
-from twofold.storage import replace_file
 
-__all__ = ["Arrays", "is_full", "pack", "read", "replace_file", "unpack", "write"]
+__all__ = ["Arrays", "closed", "is_full", "pack", "read", "replace_file", "unpack", "write"]
 
 Arrays = dict[str, np.ndarray]
 """Arrays by name."""
@@ -28,6 +28,37 @@ def is_full(error: BaseException) -> bool:
     (True, False)
     """
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def closed(folder: Path) -> Path:
+    """Make a folder that only its owner can enter; one that is there already is closed to everybody else.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp()) / "state"
+    >>> folder.mkdir(mode=0o755)
+    >>> oct(closed(folder).stat().st_mode & 0o777)
+    '0o700'
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if folder.stat().st_mode & 0o077:
+        try:
+            folder.chmod(0o700)
+        except PermissionError:
+            raise InputError(
+                f"{folder} is open to others and belongs to somebody else: give a folder of your own for private state."
+            ) from None
+    return folder
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace a file atomically and durably (`storage.replace_file`), by one that only its owner can read.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "a"
+    >>> replace_file(path, b"one"), oct(path.stat().st_mode & 0o777)
+    (None, '0o600')
+    """
+    storage.replace_file(path, content, private=True)
 
 
 def pack(arrays: Arrays, about: dict[str, Any]) -> bytes:

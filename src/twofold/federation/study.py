@@ -84,9 +84,7 @@ class Study:
         self.record = int(get("round", "record", default=0))
         most = get("round", "norm", default=None)
         self.most = None if most is None else float(most)
-        self.keys: dict[str, Public] = {
-            str(entry["name"]): Public(entry["key"]) for entry in self.document["client"] if "key" in entry
-        }
+        self.keys = self._public_keys()
         self.masks = bool(get("masks", "on", default=self.M >= 3 and len(self.keys) == self.M))
         self.bits = int(get("masks", "bits", default=44))
         self.norm = get("tell", "norm", default=None)
@@ -99,6 +97,37 @@ class Study:
         for name in path:
             found = found.get(name, None) if isinstance(found, Mapping) else None
         return default if found is None else found
+
+    def _public_keys(self) -> dict[str, Public]:
+        """Everybody's key; no two have one in common, for two with one key would have one mask."""
+        found: dict[str, Public] = {}
+        holders: dict[bytes, str] = {}
+        for entry in self.document["client"]:
+            if "key" not in entry:
+                continue
+            name = str(entry["name"])
+            try:
+                found[name] = Public(entry["key"])
+            except InputError as error:
+                raise InputError(f"Client {name!r}: {error}") from None
+            for piece in found[name].pieces:
+                if holders.setdefault(piece, name) != name:
+                    raise InputError(
+                        f"Clients {holders[piece]!r} and {name!r} have the same key: each needs one of its own, made with "
+                        f"`twofold key {name}`."
+                    )
+        return found
+
+    def expect(self, digest: str) -> None:
+        """Refuse to be another study than the one whose digest the others have read out.
+
+        Public keys are in the study file. Who could give somebody a copy with other keys could read behind masks.
+        """
+        if digest.strip().lower() != self.digest:
+            raise InputError(
+                f"This study file has the digest {self.digest}, expected was {digest}: it is not the file that the others have. Ask "
+                "them for theirs, and not the coordinator."
+            )
 
     def _check_rounds(self) -> None:
         name = self.document["algorithm"]["name"]
@@ -300,6 +329,34 @@ class Study:
             raise InputError("A client does not tell how many rows it has: ask it to, or agree on [tell] rows = N.")
         return float(found)
 
+    @cached_property
+    def _filled(self) -> Algorithm:
+        """The method as theory fills it in for clients like any: what differs from the file is what the file leaves open."""
+        like_any = {"mu": [0.1] * 2, "L": [1.0] * 2, "calL": [1.0] * 2, "rows": 100}
+        return self.complete(dict.fromkeys(self.names, like_any))[0]
+
+    def misfit(self, algorithm: Mapping[str, Any]) -> str | None:
+        """What is wrong with a whole algorithm (as `fields_of` gives it) for this study; None if nothing is.
+
+        The method and every field that the file sets must be the file's. A step size that theory fills in is the coordinator's word:
+        a node does not know what the others have told.
+        """
+        said, filled = fields_of(self.open_algorithm), fields_of(self._filled)
+        for key in sorted(said.keys() | filled.keys() | algorithm.keys()):
+            wanted, found = filled.get(key), algorithm.get(key)
+            is_open = said.get(key) != wanted
+            if not (_is_like(found, wanted) if is_open else found == wanted):
+                due = f"a number like {wanted!r}" if is_open and wanted is not None else repr(wanted)
+                return f"[algorithm] {key} is {repr(found)[:60]}, due is {due}"
+        return None
+
+    def records(self, r: int, last: bool) -> bool:
+        """Whether losses and gaps after round r − 1 are told with round r: every so many rounds, and at the end.
+
+        Where the study ends early, at a certified gap, the last ones have been told.
+        """
+        return bool(self.record) and (r > self.rounds if last else (r - 1) % self.record == 0)
+
     # --- a study from Python's objects ----------------------------------------------------------------------------------
 
     @classmethod
@@ -415,6 +472,27 @@ def fields_of(algorithm: Algorithm) -> dict[str, Any]:
         f.name: "none" for f in dataclasses.fields(cast(Any, algorithm)) if f.name in nothing and f.default is not None
     }
     return found | special | ({"reference": "two"} if isinstance(algorithm, ASVRCDTwo) else {})
+
+
+def _is_like(found: Any, example: Any) -> bool:
+    """Whether a value can stand where theory would put another: as many finite numbers, and the same word.
+
+    >>> (
+    ...     _is_like(0.5, 0.1),
+    ...     _is_like("nan", 0.1),
+    ...     _is_like([1.0, 2.0], [0.5, 0.5]),
+    ...     _is_like(0, 3),
+    ...     _is_like("newton", "lbfgs"),
+    ... )
+    (True, False, True, False, False)
+    """
+    if isinstance(example, list):
+        return isinstance(found, list) and len(found) == len(example) and all(map(_is_like, found, example))
+    if isinstance(example, bool | str | None):
+        return found == example
+    whole = isinstance(example, int)
+    kind = isinstance(found, int if whole else int | float) and not isinstance(found, bool)
+    return kind and (min(1, example) <= found <= 2**53 if whole else abs(found) <= 1e300)
 
 
 def _with_none(kind: Any, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Message, RecordDict
 from flwr.app.message import remove_content_from_message
@@ -39,7 +40,7 @@ from twofold.federation.coordinator import Stopped
 from twofold.federation.keys import Identity
 from twofold.federation.node import Node
 
-__all__ = ["NotLetIn", "join"]
+__all__ = ["NotLetIn", "authority", "host_of", "join"]
 
 BEAT = 1.5
 """Seconds between two signs of life."""
@@ -141,25 +142,67 @@ class _Line:
             self.client.close()
 
 
+def host_of(server: str) -> str:
+    """The host in HOST:PORT; raises an InputError where it is anything else.
+
+    >>> host_of("127.0.0.1:8443"), host_of("[::1]:8443")
+    ('127.0.0.1', '::1')
+    >>> host_of("127.0.0.1")
+    Traceback (most recent call last):
+    twofold.errors.InputError: --server '127.0.0.1' has no port: say HOST:PORT, as in 127.0.0.1:8443.
+    """
+    host, colon, port = server.rpartition(":")
+    if not colon or not host or (":" in host and not (host.startswith("[") and host.endswith("]"))):
+        raise InputError(f"--server {server!r} has no port: say HOST:PORT, as in {server or 'hospital.org'}:8443.")
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
+        raise InputError(f"--server {server!r} has the port {port!r}, which must be a number from 1 to 65535.")
+    return host.strip("[]")
+
+
+def authority(path: str | Path) -> bytes:
+    """The certificate of the study's authority, from the file that the coordinator made; raises an InputError if it is none."""
+    try:
+        content = Path(path).read_bytes()
+        x509.load_pem_x509_certificates(content)
+    except FileNotFoundError:
+        raise InputError(
+            f"There is no {path}: --ca is the study's ca.crt, which the coordinator gives to everybody."
+        ) from None
+    except (ValueError, OSError):
+        raise InputError(
+            f"{path} is no certificate: --ca is the study's ca.crt, which the coordinator gives to everybody."
+        ) from None
+    return content
+
+
+def _roots(node: Node, server: str, certificates: str | Path | None) -> bytes | None:
+    """Whom to trust at the other end; outside this machine there must be somebody."""
+    host = host_of(server)
+    if not is_loopback(host) and (certificates is None or node.identity is None):
+        raise InputError(f"{host} is another machine: join with --ca and --key.")
+    return None if certificates is None else authority(certificates)
+
+
 def join(
     node: Node,
     server: str,
     *,
     certificates: str | Path | None = None,
+    digest: str | None = None,
     patience: float = 600.0,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Answer the coordinator at `server` (HOST:PORT) until it says goodbye; where it has done so already, there is nothing to do.
 
-    A connection that breaks is made again. Without a coordinator for `patience` seconds, it gives up.
+    A connection that breaks is made again. Without a coordinator for `patience` seconds, it gives up. With a `digest`, which the
+    clients have told each other, another study file is refused.
     """
+    if digest is not None:
+        node.study.expect(digest)
+    roots = _roots(node, server, certificates)
     if node.has_parted:
         log.info("the study is done, and the coordinator has said goodbye")
         return
-    host = server.rsplit(":", 1)[0]
-    if not is_loopback(host) and (certificates is None or node.identity is None):
-        raise InputError(f"{host} is another machine: join with --ca and --key.")
-    roots = None if certificates is None else Path(certificates).read_bytes()
     since, wait, turned_away = time.monotonic(), 0.1, 0.0
     while not stop():
         line = _Line(server, roots, node.identity)
