@@ -72,15 +72,15 @@ def test_scaffnew_and_scafflix_against_a_loop_by_hand(name: str):
 
 def al2sgd_plus_by_hand(whole: tw.Problem, h: AL2SGDPlus, seed: int, iterations: int) -> np.ndarray:
     """L-Katyusha with full gradients on f + ψ; iteration 0 only looks at the start."""
-    M, p = whole.M, h.p_w
+    M, p, weights = whole.M, h.p_w, np.asarray(whole.clients.weights)
     y, z, v = (np.zeros((M, 3)) for _ in range(3))
     stream = randomness.common(randomness.root(seed))
 
     def of_loss(b: np.ndarray) -> np.ndarray:
-        return np.stack([WEIGHTS[m] * slope(whole, m, b[m]) for m in range(M)])
+        return np.stack([weights[m] * slope(whole, m, b[m]) for m in range(M)])
 
     def of_pull(b: np.ndarray) -> np.ndarray:
-        return LAM * WEIGHTS[:, None] * (b - WEIGHTS @ b)
+        return LAM * weights[:, None] * (b - weights @ b)
 
     for k in range(1, iterations):
         key = randomness.of(stream, k)
@@ -101,6 +101,54 @@ def test_al2sgd_plus_against_a_loop_by_hand():
     assert np.abs(expected).max() > 1e-2
     found = tw.solve(whole, method, iterations=40, seed=4)
     assert_allclose(found.beta, expected, atol=1e-13)
+
+
+@pytest.mark.parametrize("engine", ["simulate", "messages"])
+def test_al2sgd_plus_carries_means_through_averaging_steps_in_a_row(engine: str):
+    """With equal weights, the same steps as by hand, and a round only where a run of averaging steps begins, or v moves."""
+    data, seed, iterations = plain.clients("squared", SIZES), 4, 40
+    loss = tw.losses.squared(l2=RIDGE)
+    whole = tw.Problem(tw.objectives.mixture(loss, lam=LAM), tw.Clients(data.x, data.y, data.counts))
+    known: Any = {"eta": 0.3, "p_w": 0.8, "rho": 0.1, "theta1": 0.3, "theta2": 0.5, "gamma": 0.4, "nu": 0.9, "lam": LAM}
+    start = (np.full(3, 0.5), np.arange(9.0).reshape(3, 3))
+    at_once, carried = (
+        tw.solve(whole, AL2SGDPlus(**known, batch=None, carry=carry), iterations=iterations, seed=seed, engine=engine)
+        for carry in (None, True)
+    )
+    expected = al2sgd_plus_by_hand(whole, AL2SGDPlus(**known), seed, iterations)
+    assert np.abs(expected).max() > 1e-2
+    assert_allclose(at_once.beta, expected, atol=1e-13)
+    assert_allclose(carried.beta, expected, atol=1e-13)
+    assert_allclose(carried.w, at_once.w, atol=1e-13)
+    stream = randomness.common(randomness.root(seed))
+    averages, refresh = (
+        [bool(randomness.coin(randomness.at(randomness.of(stream, k), i), p)) for k in range(iterations)]
+        for i, p in ((0, 0.8), (1, 0.1))
+    )
+    averages[0], refresh[0] = False, True
+    begins = [here and not before for here, before in zip(averages, [False, *averages[:-1]], strict=True)]
+    assert carried.ledger.rounds == sum(map(max, begins, refresh)) < sum(map(max, averages, refresh)) - 10
+    assert at_once.ledger.rounds == sum(map(max, averages, refresh))
+    assert carried.ledger.floats_up == 6 * (sum(begins) + sum(refresh))
+    elsewhere = [
+        tw.solve(whole, AL2SGDPlus(**known, carry=carry), iterations=9, start=start, engine=engine).beta
+        for carry in (None, True)
+    ]
+    assert_allclose(elsewhere[1], elsewhere[0], atol=1e-12)
+
+
+def test_al2sgd_plus_carries_nothing_with_unequal_weights():
+    """Its averaging steps would not be those of the means; with equal weights theory carries where that saves rounds."""
+    loss, alike = tw.losses.squared(l2=RIDGE), plain.clients("squared", SIZES)
+    unequal, equal = (
+        tw.Problem(tw.objectives.mixture(loss, lam=100.0), clients)
+        for clients in (everyone(), tw.Clients(alike.x, alike.y, alike.counts))
+    )
+    assert not complete(unequal, AL2SGDPlus(p_w=0.9))[0].carry
+    assert complete(equal, AL2SGDPlus())[0].carry and not complete(equal, AL2SGDPlus(p_w=0.4))[0].carry
+    found = tw.solve(equal, AL2SGDPlus(), tol=1e-9)
+    assert found.status == "converged" and found.ledger.rounds < 0.2 * found.ledger.iterations
+    assert_allclose(found.beta, equal.optimum().beta, atol=1e-4)
 
 
 def heavy() -> tw.Clients:
@@ -131,7 +179,7 @@ def test_lsgd_steps_for_the_rows_that_it_draws():
         return complete(tw.Problem(objective, clients, sampling=sampling), LSGD(**{"tau": 1, **how}))[0].eta
 
     assert eta("importance") > 4 * eta("uniform")
-    assert eta("importance", epochs=1, batch=20) == eta("uniform", epochs=1, batch=20)
+    assert eta("importance", epochs=1, batch=60) == eta("uniform", epochs=1, batch=60)
     prox = [
         complete(tw.Problem(objective, clients, sampling=s), FedProx(epochs=1))[0].eta
         for s in ("importance", "uniform")

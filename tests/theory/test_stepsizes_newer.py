@@ -118,20 +118,40 @@ def test_al2sgd_plus_has_the_numbers_of_l_katyusha():
     assert_allclose(rare["eta"], 1 / (4 * 25.0))  # the penalty's part, divided by p, is now the larger one
 
 
+def rounds_of(h: dict) -> float:
+    """Rounds per factor e: averaging steps, of which only the first in a row sends if means are carried, and refreshes."""
+    sends = h["p_w"] * (1 - h["p_w"] if h["carry"] else 1)
+    return (1 - (1 - sends) * (1 - h["rho"])) / h["kappa"]
+
+
 @pytest.mark.parametrize("lam", [1e-2, 1.0, 1e2, 1e4])
 def test_al2sgd_plus_has_rounds_of_the_order_of_the_penalty_for_every_lambda(lam: float):
-    """(p + (1−p)ρ)/κ is O(√(λ/μ')), whichever of λ and 𝓛' is larger, and no other p needs half of it."""
-    loss = LossConstants(np.full(4, 1e-4), 1.0, np.full(4, 1.0))
+    """With unequal weights O(√(λ/μ')), whichever of λ and 𝓛' is larger, and no other p needs half of it."""
+    loss, weights = LossConstants(np.full(4, 1e-4), 1.0, np.full(4, 1.0)), np.array([0.249, 0.249, 0.249, 0.253])
 
     def rounds(p_w: float | None = None) -> float:
-        h = stepsizes_newer.al2sgd_plus(loss, np.full(4, 0.25), lam, p_w)
-        return (h["p_w"] + (1 - h["p_w"]) * h["rho"]) / h["kappa"]
+        return rounds_of(stepsizes_newer.al2sgd_plus(loss, weights, lam, p_w))
 
-    assert rounds() <= 2 * (2 + 8 * np.sqrt(lam / 1e-4))
+    assert rounds() <= 2.1 * (2 + 8 * np.sqrt(lam / 1e-4))
     assert rounds() <= 2 * min(rounds(p) for p in np.geomspace(1e-3, 0.5, 20))
     assert rounds() <= 1.5 * min(rounds(1 - p) for p in np.geomspace(1e-3, 0.5, 20))
     if lam > 1:
-        assert stepsizes_newer.al2sgd_plus(loss, np.full(4, 0.25), lam)["p_w"] == 0.5
+        assert stepsizes_newer.al2sgd_plus(loss, weights, lam)["p_w"] == 0.5
+
+
+@pytest.mark.parametrize("lam", [1e-2, 1.0, 1e2, 1e4])
+def test_al2sgd_plus_has_its_theorems_rounds_with_equal_weights(lam: float):
+    """O(√(min{λ, 𝓛'}/μ')): for λ > 𝓛' they no longer grow, as of averaging steps in a row only the first sends."""
+    loss = LossConstants(np.full(4, 1e-4), 1.0, np.full(4, 1.0))
+
+    def found(p_w: float | None = None) -> dict:
+        return stepsizes_newer.al2sgd_plus(loss, np.full(4, 0.25), lam, p_w)
+
+    assert_allclose(found()["p_w"], lam / (1 + lam))
+    assert found()["carry"] == (lam > 1)
+    assert rounds_of(found()) <= 2 * (2 + 8 * np.sqrt(min(lam, 1.0) / 1e-4))
+    others = [rounds_of(found(p)) for p in [*np.geomspace(1e-3, 0.5, 20), *(1 - np.geomspace(1e-5, 0.5, 20))]]
+    assert rounds_of(found()) <= 2 * min(others)
 
 
 def drawn(smooth: np.ndarray, by: float) -> np.ndarray:

@@ -136,18 +136,22 @@ def al2sgd_plus(
     Both are cocoercive, so 𝓛_f = (1−1/b) max p_mL'_m + (V^β + max p_mμ'_m)/b, with `noise` = V^β = max p_m max_j V_mj/(nπ_mj) of
     the sampling in force. Not given, the second part is max p_m𝓛'_m/b, the largest row. Of all rows (batch=None) it is max p_mL'_m.
 
-    **Chosen**: p = min{½, 𝓛_ψ/(𝓛_f + 𝓛_ψ)} and ρ = p(1−p). As 1/κ = O(1/ρ + √(𝓛/(ρμ))) and an iteration is a round with
-    probability p + (1−p)ρ ≤ 2p, rounds are O((1/(1−p) + √(p𝓛/((1−p)μ))) log 1/ε). For λ ≤ 𝓛', where p = 𝓛_ψ/(𝓛_f + 𝓛_ψ) ≤ ½ makes
-    𝓛 smallest, 𝓛 = 𝓛_f + 𝓛_ψ and p𝓛 = 𝓛_ψ. For λ > 𝓛', p = ½ has 𝓛 = 2𝓛_ψ and again p𝓛 = 𝓛_ψ. So with equal weights rounds are
-    O(√(λ/μ') log 1/ε) for every λ, and no p does better, since 𝓛 ≥ 𝓛_ψ/p. (The p that makes 𝓛 smallest would need
-    √(λ/𝓛') times as many for λ > 𝓛', and as many times more iterations.) A smaller ρ, such as 1/n for n rows, trades rounds for
-    row gradients.
+    **Chosen**: p = 𝓛_ψ/(𝓛_f + 𝓛_ψ), which makes 𝓛 = 𝓛_f + 𝓛_ψ smallest, and ρ = p(1−p). Of averaging steps in a row only the first
+    sends, if all weights are equal: then Σ_m p_m g_m = Σ_m p_m²∇f'_m(v) in an averaging step, as the x_m − mean x and the Ψ_m cancel.
+    So where the means of x, z and p_m∇f'_m(v) are known, those of the next x and z follow without a message ("carry"). An iteration
+    is a round with probability at most p(1−p) + ρ = 2p(1−p), and with 1/κ = O(1/ρ + √(𝓛/(ρμ))) rounds are
+    O((1 + √(p(1−p)𝓛/μ)) log 1/ε), where p(1−p)𝓛 = 𝓛_f𝓛_ψ/𝓛 ≤ min{𝓛_f, 𝓛_ψ}: the paper's O(√(min{𝓛', λ}/μ') log 1/ε). What it takes
+    are iterations: about λ/𝓛' averaging steps in a row for λ > 𝓛', without a gradient; where everybody is on one machine, a
+    smaller p_w may end sooner. z and ∇f' are sent beside x and v only for p > ½, and for p ≤ ½ every averaging step sends.
+
+    With unequal weights Σ_m p_m g_m does not simplify, and every averaging step sends: then p is at most ½. As an iteration is a
+    round with probability p + (1−p)ρ ≤ 2p, rounds are O((1/(1−p) + √(p𝓛/((1−p)μ))) log 1/ε), and p𝓛 = 𝓛_ψ also for p = ½, 𝓛 = 2𝓛_ψ:
+    O(√(𝓛_ψ/μ) log 1/ε) for every λ, and no p does better, since 𝓛 ≥ 𝓛_ψ/p. There, for λ > 𝓛', `acd` and `profile` need fewer
+    rounds. A smaller ρ, such as 1/n for n rows, trades rounds for row gradients.
 
     **Beside the paper**: it states O(√(min{𝓛', λ}/μ') log 1/ε) rounds and, for another ρ, O((n + √(n(𝓛' + λ)/μ')) log 1/ε) row
     gradients, and that the two are not reached at once. (These orders are known from summaries of the paper; its algorithm
-    could not be had here to be compared letter by letter, and the proof above does not rest on it.) For λ ≤ 𝓛' the rounds here are
-    of that order. For λ > 𝓛' they are not: the paper's order follows for p = 𝓛_ψ/(𝓛_f + 𝓛_ψ) if averaging steps in a row are counted
-    as one communication, p(1−p) of them in an iteration; here each one sends. Where λ > 𝓛', `acd` and `profile` need fewer rounds.
+    could not be had here to be compared letter by letter, and the proof above does not rest on it.)
 
     >>> found = al2sgd_plus(LossConstants(0.1, 1.0, 3.0), [0.5, 0.5], lam=1.0)
     >>> found["p_w"], found["eta"], found["rho"]
@@ -159,7 +163,8 @@ def al2sgd_plus(
     of_loss, of_pull = _rows_of_loss(loss, p_m, batch, noise), lam * float(np.max(p_m))
     if not (of_loss > 0 and of_pull > 0):
         raise InputError(f"AL2SGD+ needs a loss that is not flat and λ > 0, got 𝓛' = {loss.calL_max} and {lam=}.")
-    p = min(0.5, of_pull / (of_loss + of_pull)) if p_w is None else float(p_w)
+    equal, best = bool(np.ptp(p_m) <= 1e-9 * np.max(p_m)), of_pull / (of_loss + of_pull)
+    p = (best if equal else min(0.5, best)) if p_w is None else float(p_w)
     if not 0 < p < 1:
         raise InputError(f"p_w must lie strictly between 0 and 1, got {p_w=}: else one of f and ψ would never move.")
     refresh = p * (1 - p) if rho is None else float(rho)
@@ -172,6 +177,7 @@ def al2sgd_plus(
     theta1 = min(0.5, math.sqrt(step * mu * max(0.5, theta2 / refresh)))
     gamma = 1 / max(2 * mu, 4 * theta1 / step)
     found: Hyper = {"p_w": p, "rho": refresh, "eta": step, "theta1": theta1, "theta2": theta2, "gamma": gamma}
+    found["carry"] = equal and p > 0.5
     kappa = 1 - asvrcd_contraction(found, mu)
     return {**found, "nu": 1 - gamma * mu, "lam": lam, "mu": mu, "kappa": kappa, "note": note}
 
