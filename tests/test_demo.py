@@ -15,7 +15,7 @@ import twofold as tw
 from twofold import demo
 from twofold.evaluate import ALONE, SHARED, Comparison, Evaluation, Row
 
-SMALL = demo.Setting(clients=5, train=4, validation=4, test=8, algorithm="lsgd", rounds=3)
+SMALL = demo.Setting(clients=5, train=4, validation=4, test=8, algorithm="lsgd", rounds=3, tol=0.1)
 
 
 def row(name: str, grades: list[float], rounds: int, status: str = "converged") -> Row:
@@ -92,7 +92,7 @@ def test_the_setting_is_chosen_on_the_validation_rows(small: demo.Demo) -> None:
     grades = {}
     for lam in (1e-6, 1.0):
         problem = tw.Problem(tw.objectives.mixture(loss, lam), train)
-        result = tw.solve(problem, "lsgd", rounds=3, tol=1e-3, record=())
+        result = tw.solve(problem, "lsgd", rounds=3, tol=SMALL.tol, record=())
         grades[f"λ = {lam:g}"] = (tw.evaluate.evaluate(problem, result, validation).mean, problem, result)
     best = max(grades, key=lambda label: grades[label][0])
     assert small.chosen["mixture"] == best

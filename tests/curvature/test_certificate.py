@@ -80,7 +80,7 @@ def test_sums_in_pieces_and_turned_weights_give_the_same():
 def least(p: Problem) -> float:
     """F* by Newton's method on the dense Hessian; compiled once for all problems of one kind."""
     w, beta = p.start
-    for _ in range(60):
+    for _ in range(400):
         w, beta, decrement = _newton(p.objective, p.stacks, w, p.split(beta))
         beta = p.join(beta)
         if decrement < 1e-24:
@@ -103,6 +103,8 @@ KINDS = (
     ("mixture", "logistic"),
     ("multitask", "softmax"),
     ("adaptive", "squared"),
+    ("weight_sharing", "softmax"),
+    ("residual", "logistic"),
 )
 
 
@@ -117,9 +119,9 @@ def random_problems(count: int):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The features differ in size")  # they do
-def test_the_gap_that_solve_reports_is_never_too_small_and_mostly_near_it():
+def test_the_gap_that_solve_reports_is_never_too_small_and_mostly_near_it(record_property):
     """200 problems with unequal weights and bad scales, in float64 and in float32: after few rounds of acd, and after many."""
-    ratios: dict[bool, list[float]] = {True: [], False: []}
+    ratios: dict[bool, dict[str, list[float]]] = {x64: {kind: [] for kind, _ in KINDS} for x64 in (True, False)}
     for i, (objective, name, p) in enumerate(random_problems(200)):
         lowest = least(p)
         rounding = 1e-15 * (1 + abs(lowest))  # of this test's own difference of two values
@@ -133,8 +135,14 @@ def test_the_gap_that_solve_reports_is_never_too_small_and_mostly_near_it():
                 gap, bound = float(p.value(*exact)) - lowest, float(found.history["bound"][-1])
                 assert gap <= bound * (1 + 1e-12) + rounding, (objective, name, i, x64, rounds, gap, bound)
                 if rounds == 15:
-                    ratios[x64].append(bound / max(gap, rounding))
-    assert all(len(each) == 200 and np.median(each) < 10 for each in ratios.values())
+                    ratios[x64][objective].append(bound / max(gap, rounding))
+    for by_kind in ratios.values():
+        record_property(
+            "median ratio by kind", {kind: round(float(np.median(each)), 2) for kind, each in by_kind.items()}
+        )
+        curved = np.concatenate([each for kind, each in by_kind.items() if kind != "adaptive"])
+        assert len(curved) == 160 and np.median(curved) < 10  # squared losses, where it is exact, would flatter
+        assert np.median(by_kind["adaptive"]) < 1.1
 
 
 def test_without_a_model_it_is_the_norm_over_mu():

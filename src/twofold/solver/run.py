@@ -288,6 +288,8 @@ class Run:
 
     def _foretell(self, first: dict[str, Any]) -> None:
         """Say beforehand that this budget will not do, where theory knows."""
+        if self.budget.tol is None and self.budget.target is None:
+            return
         self.recording.derive(first)
         value, gap = (float(first[name][0]) if name in first else None for name in ("loss", "bound"))
         self._goal = goal_of(self.options, value, gap, self._best)
@@ -299,6 +301,8 @@ class Run:
     def _foretell_time(self, k: int, took: float) -> None:
         """Say, once the run has shown how fast it is, that its seconds will not do, where theory knows."""
         goal, self._goal = self._goal, None
+        if goal is None or self.budget.seconds is None:
+            return
         self._tell_user(out_of_time(self.problem, self.algorithm, self.options, goal, (k, took)))
 
     def _tell_user(self, text: str | None) -> None:
