@@ -238,6 +238,37 @@ def test_a_second_fit_compiles_nothing_and_neither_does_one_of_nearly_the_same_s
     assert all(0 < strength < np.inf for strength in chosen)  # or it would be another objective, and another program
 
 
+def of_two_kinds(alike: bool) -> tuple[Any, Any, Any]:
+    """Twelve clients: all much alike, or half of them alike and noisy, and the others with nothing in common."""
+    rng = np.random.default_rng(1)
+    centre, pairs = rng.normal(size=4), []
+    for m in range(12):
+        own, noise = (
+            (centre + 0.5 * rng.normal(size=4), 1.0)
+            if alike
+            else (centre, 2.0)
+            if m < 6
+            else (4 * rng.normal(size=4), 0.3)
+        )
+        x = rng.normal(size=(40, 4))
+        pairs.append((x, x @ own + noise * rng.normal(size=40)))
+    return np.concatenate([x for x, _ in pairs]), np.concatenate([y for _, y in pairs]), np.repeat(np.arange(12), 40)
+
+
+def test_one_strength_for_all_and_one_per_client_are_one_program():
+    """By default either may be chosen. Only the two ends are objectives of their own, compiled when first chosen."""
+    jax.clear_caches()
+    x, y, who = of_two_kinds(alike=False)
+    assert PersonalizedRegressor().fit(x, y, client=who).strength_.shape == (12,)
+    with compiling(most=0):
+        again = PersonalizedRegressor(l2=0.01).fit(*of_two_kinds(alike=True)[:2], client=who)
+        assert isinstance(again.strength_, float) and 0 < again.strength_ < np.inf
+        PersonalizedRegressor(strength=0.3).fit(x, y, client=who)
+    PersonalizedRegressor(strength=np.inf).fit(x, y, client=who)
+    with compiling(most=0):
+        PersonalizedRegressor(strength=np.inf, l2=0.1).fit(y[:, None] * x, y, client=who)
+
+
 @pytest.mark.parametrize("kind", ["classifier", "regressor"])
 def test_the_ledger_is_that_of_solve_on_the_same_table(kind: str):
     """Sizes are rounded up so that programs can be used again; nobody sends or evaluates what was added."""

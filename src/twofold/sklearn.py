@@ -216,7 +216,7 @@ class _Personalized(BaseEstimator):
         objective, self.tuned_ = self._chosen(loss, clients)
         if self.tuned_ is not None:  # what is sent before training is sent once
             clients = _roomy(dataclasses.replace(real, schema=None))
-        problem = Problem(objective, clients, sampling="uniform")
+        problem = Problem(_one_each(objective, clients), clients, sampling="uniform")
         # Without a ridge there is no certificate to stop on; Newton's method has long arrived after as many rounds.
         stop: dict[str, Any] = (
             {"tol": self.tol, "rounds": self.max_rounds} if loss.l2 > 0 else {"rounds": min(self.max_rounds, 30)}
@@ -883,6 +883,17 @@ def _clients(
     if any(owner is None for owner in owners):
         raise InputError("A row has no client: fill in the column of clients, or leave such rows out.")
     return Clients.from_groups(x, y, owners, "rows" if weights == "rows" else None, row_weights=weight, schema=schema)
+
+
+def _one_each(objective: Objective, clients: Clients) -> Objective:
+    """The same objective with λ written as one number per client, so that one compiled program does for every choice between the ends.
+
+    The ends are objectives of their own: "alone" sends nothing, and "shared" has one model and no β, of which λ → ∞ is only the limit.
+    """
+    lam = getattr(objective, "lam", None)
+    if lam is None or np.ndim(lam):
+        return objective
+    return dataclasses.replace(cast(Any, objective), lam=np.full(len(clients), float(lam)))
 
 
 def _roomy(clients: Clients) -> Clients:
