@@ -256,8 +256,10 @@ def weight_sharing(
 
 def _layers(given: object) -> tuple[str, ...]:
     """The names of layers, of one or several."""
-    several = isinstance(given, Collection) and not isinstance(given, str)
-    names: tuple[object, ...] = tuple(cast(Collection[object], given)) if several else (given,)
-    if not all(isinstance(name, str) for name in names):
+    names: list[object] = [given]
+    if isinstance(given, Collection) and not isinstance(given, str):
+        names = list(cast(Collection[object], given))
+    chosen = tuple(name for name in names if isinstance(name, str))
+    if len(chosen) < len(names):
         raise InputError(f"Layers are chosen by their names, as in 'Dense_1' or ['Conv_0', 'Conv_1'], got {given!r}.")
-    return cast(tuple[str, ...], names)
+    return chosen
