@@ -415,7 +415,7 @@ class Features(nn.Module):
         (Noise(always=True), r"it draws random numbers \(make_rng\) also when it is not training"),
         (
             IsTrain(normed=False),
-            "its call takes is_train, which twofold does not know.*: call the argument train, training, is_tr",
+            "its call takes is_train, which twofold does not know.*: call it train, training, is_tr",
         ),
         (IsTrain(normed=True), "its call takes is_train, which twofold does not know"),
         (NnxIsTrain, "its call takes is_train, which twofold does not know"),

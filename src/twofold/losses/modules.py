@@ -86,7 +86,7 @@ def _refuse_unknown(names: tuple[str, ...], unknown: tuple[str, ...], has_modes:
     if unknown and has_modes and not _mode(names, True):
         raise InputError(
             f"The net has dropout or a state such as BatchNorm's, and its call takes {', '.join(unknown)}, which twofold does not "
-            f"know, so it would never be trained: call the argument {', '.join(TRAINING)}, or, if True means at rest, {', '.join(RESTING)}."
+            f"know, so it would never be trained: call it {', '.join(TRAINING)}, or, if True means at rest, {', '.join(RESTING)}."
         )
 
 
