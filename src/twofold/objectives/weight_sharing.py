@@ -95,8 +95,14 @@ class WeightSharing(Objective):
             other = PRIVATE if block == SHARED else SHARED
             if all(kind == other for _, kind in kinds):
                 listed = ", ".join(repr(name) for name, _ in kinds)
-                raise InputError(f"The split {self.split!r} leaves nothing {block}; the parameters are {listed}.")
+                raise InputError(f"{self._said()} leaves nothing {block}; the parameters are {listed}.")
         return WeightSharing(self.loss, self.split, (structure, kinds))
+
+    def _said(self) -> str:
+        """The split in a user's words."""
+        if not isinstance(self.split, AllBut):
+            return f"The split {self.split!r}"
+        return f"Keeping {', '.join(repr(name) for name in self.split if name != STATE)} private"
 
     def _bound(self) -> _Layout:
         if self.layout is None:
