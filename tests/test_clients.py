@@ -277,6 +277,28 @@ def test_from_list_names_the_client_the_field_and_the_value(second, parts):
     assert pickle.dumps(second) == before
 
 
+@pytest.mark.parametrize(
+    ("x", "sentence"),
+    [
+        (np.ones((3, 6, 6)), "images of 6×6 in x where those of client 'ann' are 8×8: bring all to one size"),
+        (np.ones((3, 6, 8, 3)), None),  # another number of axes: no images of another size
+        (
+            [np.ones((8, 8)), np.ones((8, 8)), np.ones((6, 7))],
+            r"images of two sizes \(8×8 in row 0, 6×7 in row 2: bring them to one\) in x",
+        ),
+    ],
+)
+def test_images_of_two_sizes_are_called_so(x, sentence):
+    sentence = sentence or r"holds x: float64\[6,8,3\]"
+    with pytest.raises(ValueError, match=sentence):
+        Clients.from_list([(np.ones((3, 8, 8)), Y), (x, Y)], names=["ann", "bob"])
+
+
+def test_grey_images_are_told_without_their_channel():
+    with pytest.raises(ValueError, match="client 1 has images of 6×6 in x where those of client 0 are 8×8"):
+        Clients.from_list([(np.ones((3, 8, 8, 1)), Y), (np.ones((3, 6, 6, 1)), Y)])
+
+
 def test_deep_arrays_name_the_whole_column():
     image = np.ones((2, 4, 4))
     image[1, 2, 3] = np.nan

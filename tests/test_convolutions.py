@@ -12,7 +12,9 @@ import pytest
 from jax import lax
 from jax.test_util import check_grads
 
+import twofold as tw
 from twofold.convolutions import fast
+from twofold.losses import Rows
 
 SLOW = ("conv_general_dilated", "reduce_window_max", "select_and_scatter", "select_and_gather_add")
 NHWC, NCHW = ("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW")
@@ -294,6 +296,26 @@ def test_a_jitted_layer_is_compiled_once() -> None:
 
 
 # --- models as users write them ---------------------------------------------------------------------------------------
+
+
+def test_losses_and_objectives_of_ones_own_have_them_too() -> None:
+    """Their functions go row by row: one product for all rows."""
+    kernel, x, y = normal(0, 3, 3, 1, 2), normal(1, 5, 6, 6, 1), normal(2, 5)
+    rows = Rows(x, y, jnp.full(5, 0.2))
+
+    def fn(params: Any, x: Any, y: Any) -> Any:
+        out = lax.conv_general_dilated(x, params, (1, 1), "SAME", dimension_numbers=NHWC)
+        return jnp.mean((jnp.tanh(out).sum(axis=(1, 2, 3)) - y) ** 2)
+
+    def f(w: Any, beta: Any, batch: Any) -> Any:
+        return fn(w, batch.x, batch.y)
+
+    loss, objective = tw.losses.custom(fn, init=kernel), tw.objectives.custom(f, w0=kernel, beta0=())
+    for value in (lambda k: loss.value(k, rows), lambda k: objective.value(k, (), rows, ())):
+        assert is_plain(value, kernel)
+        found, expected = (jax.value_and_grad(one)(kernel) for one in (value, lambda k: fn(k, x, y)))
+        same(found, expected)
+    assert is_plain(lambda k: loss.row_losses(k, x, y), kernel)
 
 
 def test_flax_linen() -> None:

@@ -338,6 +338,107 @@ def test_settings_that_cannot_be_meant_get_a_sentence(wrong: Any, sentence: str)
         wrong()
 
 
+# --- nets that cannot be told whether they train, or say more than their outputs ------------------------------------------
+
+
+class Fixed(nn.Module):
+    """BatchNorm that always updates its statistics."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return nn.Dense(CLASSES)(nn.BatchNorm(use_running_average=False)(x))
+
+
+class Pair(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        out = nn.Dense(CLASSES)(x)
+        return out, jnp.mean(out)
+
+
+class Noise(nn.Module):
+    """A random stream of its own, drawn from in training, or always."""
+
+    always: bool = False
+
+    @nn.compact
+    def __call__(self, x: Any, train: bool = False) -> Any:
+        out = nn.Dense(CLASSES)(x)
+        return out + jax.random.normal(self.make_rng("noise"), out.shape) if train or self.always else out
+
+
+class IsTrain(nn.Module):
+    """Dropout and, if asked for, BatchNorm, under a name that nobody else uses."""
+
+    normed: bool
+
+    @nn.compact
+    def __call__(self, x: Any, is_train: bool = False) -> Any:
+        x = nn.BatchNorm(use_running_average=not is_train)(x) if self.normed else x
+        return nn.Dense(CLASSES)(x if self.normed else nn.Dropout(0.3, deterministic=not is_train)(x))
+
+
+class NnxTold(nnx.Module):
+    """Told in its call: twofold passes `train` on."""
+
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.norm, self.out = nnx.BatchNorm(INPUTS, rngs=rngs), nnx.Linear(INPUTS, CLASSES, rngs=rngs)
+
+    def __call__(self, x: Any, train: bool = False) -> Any:
+        return self.out(self.norm(x, use_running_average=not train))
+
+
+class NnxIsTrain(NnxTold):
+    def __call__(self, x: Any, is_train: bool = False) -> Any:
+        return self.out(self.norm(x, use_running_average=not is_train))
+
+
+class EqxIsTrain(Eqx):
+    def __call__(self, x: Any, key: Any = None, *, is_train: bool = False) -> Any:
+        return self.out(self.drop(x, key=key, inference=not is_train))
+
+
+class Features(nn.Module):
+    """An argument that is no mode, in a net that has none."""
+
+    @nn.compact
+    def __call__(self, x: Any, features: bool = False) -> Any:
+        h = nn.Dense(HIDDEN)(x)
+        return h if features else nn.Dense(CLASSES)(h)
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        (Fixed(), "a layer updates its state .* also when the net is not training: .* use_running_average=not train"),
+        (Pair(), "The net gives a tuple for a batch, where a loss needs one array of outputs"),
+        (Noise(always=True), r"it draws random numbers \(make_rng\) also when it is not training"),
+        (
+            IsTrain(normed=False),
+            "its call takes is_train, which twofold does not know.*: call it train, training, is_tr",
+        ),
+        (IsTrain(normed=True), "its call takes is_train, which twofold does not know"),
+        (NnxIsTrain, "its call takes is_train, which twofold does not know"),
+        (EqxIsTrain, "its call takes is_train, which twofold does not know"),
+    ],
+)
+def test_nets_that_cannot_be_told_whether_they_train_get_a_sentence(model: Any, sentence: str):
+    with pytest.raises(tw.TwofoldError, match=sentence):
+        METHODS.fedavg(model).problem(CLIENTS)
+
+
+def test_what_a_net_is_told_reaches_it():
+    tw.losses.net(Features()).check(CLIENTS)
+    key = randomness.hashed(randomness.of(randomness.root(0), 0))
+    noisy, told = tw.losses.net(Noise()), tw.losses.net(NnxTold)
+    for loss in (noisy, told):
+        params = tree.cast(loss.init(CLIENTS))
+        trained, at_rest = (float(loss.value(params, FIRST._replace(key=k))) for k in (key, None))
+        assert abs(trained - at_rest) > 1e-3
+    state = jax.grad(told.value)(tree.cast(told.init(CLIENTS)), FIRST._replace(key=key))["state"]
+    assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(state)) > 1e-3
+
+
 def batch_norm(params: Any, x: Any, y: Any) -> Any:
     h = (x - x.mean(axis=0)[None]) / jnp.sqrt(x.var(axis=0) + 1e-5)[None]
     return jnp.mean((h @ params - y) ** 2)

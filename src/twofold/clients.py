@@ -225,6 +225,7 @@ class Clients:
             layout = structure, [array.shape[1:] for array in arrays]
             expected = expected or layout
             if layout != expected:
+                _refuse_sizes(who, structure, (layout, expected), names[0])
                 found, wanted = _layout(arrays, structure), _layout(everyone[0], expected[0])
                 raise ClientError(f"{who} holds {found} where client {names[0]!r} holds {wanted}")
         data = tree_util.tree_unflatten(expected[0], [np.concatenate(parts) for parts in zip(*everyone, strict=True)])
@@ -755,10 +756,39 @@ def _array(leaf: Any) -> _Array:
     except ClientError:
         raise
     except ValueError:
-        raise InputError("rows of unequal length") from None
+        raise InputError(_unequal(leaf)) from None
     if array.dtype.kind not in "biuf" or array.ndim == 0:
         raise InputError(f"the single value {array}" if array.ndim == 0 else f"dtype {array.dtype}")
     return _frozen(array)
+
+
+def _unequal(rows: Any) -> str:
+    """What is wrong with rows that do not fit into one array."""
+    shapes = [np.shape(row) for row in rows if hasattr(row, "shape")]
+    other = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), None)
+    if other is None or len(shapes) < len(rows) or len(shapes[0]) < 2:
+        return "rows of unequal length"
+    return (
+        f"images of two sizes ({_size(shapes[0])} in row 0, {_size(shapes[other])} in row {other}: bring them to one)"
+    )
+
+
+def _size(shape: tuple[int, ...]) -> str:
+    """An image's size, without the one channel of a grey one."""
+    return "×".join(map(str, shape[:-1] if len(shape) > 2 and shape[-1] == 1 else shape))
+
+
+def _refuse_sizes(who: str, structure: _Layout, layouts: tuple[Any, Any], first: Name) -> None:
+    """Say of clients whose layouts differ in nothing but the size of images that they do."""
+    (form, mine), (wanted, theirs) = layouts
+    if form != wanted:
+        return
+    for field, found, expected in zip(_fields(structure), mine, theirs, strict=True):
+        if found != expected and len(found) == len(expected) >= 2:
+            raise ClientError(
+                f"{who} has images of {_size(found)} in {field} where those of client {first!r} are {_size(expected)}: bring all to "
+                "one size before making the clients"
+            )
 
 
 def _about_objects(leaf: Any) -> str:

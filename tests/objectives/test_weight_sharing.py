@@ -183,6 +183,13 @@ def test_all_names_leave_nothing_private():
         tw.Problem(tw.objectives.weight_sharing(loss, ["bias", "weight"]), plain.clients())
 
 
+def test_all_layers_private_leave_nothing_shared():
+    loss = tw.losses.logistic(intercept=True)
+    sentence = r"^Keeping 'bias', 'weight' private leaves nothing shared; the parameters are 'bias', 'weight'\.$"
+    with pytest.raises(ValueError, match=sentence):
+        tw.Problem(tw.objectives.weight_sharing(loss, private=["bias", "weight"]), plain.clients())
+
+
 @pytest.mark.parametrize("split", ["wieght", ["bias", "wieght"]])
 def test_a_misspelt_name(split):
     loss = tw.losses.logistic(intercept=True)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from twofold import tree
 from twofold.clients import Clients
+from twofold.convolutions import fast
 from twofold.errors import InputError, KindError
 from twofold.losses.base import Held, Rows, by_row, check_by_row, mean_by_row, ridge_of
 from twofold.theory.constants import LossConstants
@@ -66,14 +67,14 @@ class Custom:
 
     def value(self, params: Pytree, rows: Rows) -> jax.Array:
         """The mean of the user's function over the rows, plus the ridge."""
-        mean = mean_by_row(lambda batch: self.fn(params, batch.x, batch.y), rows)
+        mean = mean_by_row(lambda batch: fast(self.fn)(params, batch.x, batch.y), rows)
         return mean + 0.5 * self.l2 * tree.squared_norm(params)
 
     def predict(self, params: Pytree, x: Pytree) -> jax.Array:
         """The user's predictor."""
         if self.predictor is None:
             raise InputError("This custom loss cannot predict; pass losses.custom(..., predict=fn(params, x)).")
-        return self.predictor(params, x)
+        return fast(self.predictor)(params, x)
 
     def grade(self, params: Pytree, x: Pytree, y: Pytree) -> jax.Array:
         """Minus the loss of each row: the only figure that every loss has."""
@@ -81,7 +82,7 @@ class Custom:
 
     def row_losses(self, params: Pytree, x: Pytree, y: Pytree) -> jax.Array:
         """The loss of each row, without the ridge."""
-        return by_row(lambda batch: self.fn(params, batch.x, batch.y), x, y)
+        return by_row(lambda batch: fast(self.fn)(params, batch.x, batch.y), x, y)
 
     def scores(self, params: Pytree, x: Pytree) -> NDArray[Any]:
         """Raise: only the user knows what is behind a prediction."""

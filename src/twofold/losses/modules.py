@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias, cast
 import jax
 import jax.numpy as jnp
 
-from twofold.errors import KindError
+from twofold.errors import InputError, KindError
 from twofold.extras import require
 from twofold.tree import Pytree
 
@@ -70,6 +70,26 @@ class Functions:
         return self.apply(params, state, x, key, train)
 
 
+def _call_of(module: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of the arguments of a module's call, and those among them that are true or false without being known here."""
+    found = inspect.signature(type(module).__call__).parameters
+    unknown = (
+        name
+        for name, one in found.items()
+        if name not in (*TRAINING, *RESTING) and (isinstance(one.default, bool) or one.annotation in (bool, "bool"))
+    )
+    return tuple(found), tuple(unknown)
+
+
+def _refuse_unknown(names: tuple[str, ...], unknown: tuple[str, ...], has_modes: bool) -> None:
+    """Refuse a net with state or dropout that asks under an unknown name whether it trains: it would never be told."""
+    if unknown and has_modes and not _mode(names, True):
+        raise InputError(
+            f"The net has dropout or a state such as BatchNorm's, and its call takes {', '.join(unknown)}, which twofold does not "
+            f"know, so it would never be trained: call it {', '.join(TRAINING)}, or, if True means at rest, {', '.join(RESTING)}."
+        )
+
+
 def _mode(names: tuple[str, ...], train: bool) -> dict[str, bool]:
     """The argument by which a call is told whether it trains, where it has one."""
     told = {name: train for name in TRAINING if name in names} | {name: not train for name in RESTING if name in names}
@@ -82,6 +102,7 @@ class Linen:
 
     module: Any
     names: tuple[str, ...]
+    unknown: tuple[str, ...] = ()
 
     def __hash__(self) -> int:
         """Of the module, or of its class alone where a field is a list, as in `nn.Sequential([…])`."""
@@ -93,12 +114,22 @@ class Linen:
     def begin(self, key: jax.Array, x: Pytree) -> tuple[Pytree, Pytree]:
         """What `module.init` gives."""
         keys = dict(zip(("params", "dropout"), jax.random.split(key), strict=True))
-        found = dict(self.module.init(keys, x, **_mode(self.names, False)))
-        return found.pop("params", {}), found
+        linen, drops = require("flax.linen", "A net of flax.linen", "nets"), list[bool]()
+
+        def look(call: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
+            drops.append(isinstance(context.module, linen.Dropout))
+            return call(*args, **kwargs)
+
+        with linen.intercept_methods(look):
+            found = dict(self.module.init(keys, x, **_mode(self.names, False)))
+        params = found.pop("params", {})
+        _refuse_unknown(self.names, self.unknown, bool(found) or any(drops))
+        return params, found
 
     def __call__(self, params: Pytree, state: Pytree, x: Pytree, key: jax.Array | None, train: bool) -> Outcome:
         """What `module.apply` gives; state changes in training only."""
-        keys = {} if key is None else {"rngs": {"dropout": key}}
+        # A stream of another name, as in make_rng("noise"), falls back on that of "params".
+        keys = {} if key is None else {"rngs": {"dropout": key, "params": jax.random.fold_in(key, 0)}}
         given = ({"params": params, **dict(state)}, x)
         if not train or not state:
             return self.module.apply(*given, **_mode(self.names, train), **keys), state
@@ -115,6 +146,7 @@ class Nnx:
     def __init__(self, make: Callable[[jax.Array], Any]) -> None:
         self._make = make
         module = make(jax.random.key(0))
+        self._names, self._unknown = _call_of(module)
         module.eval()
         self._at_rest = self._split(module)
         module.train()
@@ -126,7 +158,8 @@ class Nnx:
 
     def begin(self, key: jax.Array, x: Pytree) -> tuple[Pytree, Pytree]:
         """The variables of a module made from this key."""
-        _, params, _, state = self._split(self._make(key))
+        _, params, keys, state = self._split(self._make(key))
+        _refuse_unknown(self._names, self._unknown, bool(jax.tree.leaves((keys, state))))
         return _nnx().to_pure_dict(params), _nnx().to_pure_dict(state)
 
     def __call__(self, params: Pytree, state: Pytree, x: Pytree, key: jax.Array | None, train: bool) -> Outcome:
@@ -138,7 +171,7 @@ class Nnx:
         filled[2] = jax.tree.map(_typed, filled[2], like[2])
         filled[1] = _keyed(filled[1], jax.random.key(0) if key is None else key)
         module = _nnx().merge(graph, *filled)
-        out = module(x)
+        out = module(x, **_mode(self._names, train))
         return out, _nnx().to_pure_dict(self._split(module)[3]) if train else state
 
 
@@ -168,8 +201,8 @@ class Equinox:
         module, state = self._pair(make(jax.random.key(0)))
         self._fixed, self._has_state = module, state is not None
         self._empty = state
-        called = inspect.signature(type(module).__call__).parameters
-        self._takes_key = "key" in called
+        self._names, self._unknown = _call_of(module)
+        self._takes_key = "key" in self._names
 
     def _pair(self, made: Pytree) -> tuple[Pytree, Pytree]:
         return made if isinstance(made, tuple) else (made, None)
@@ -181,6 +214,8 @@ class Equinox:
     def begin(self, key: jax.Array, x: Pytree) -> tuple[Pytree, Pytree]:
         """The arrays of a module made from this key."""
         module, state = self._pair(self._make(key))
+        leaves: list[Any] = jax.tree.leaves(module, is_leaf=_is_dropout)
+        _refuse_unknown(self._names, self._unknown, self._has_state or any(map(_is_dropout, leaves)))
         return self._params(module), tuple(jax.tree.leaves(state))
 
     def __call__(self, params: Pytree, state: Pytree, x: Pytree, key: jax.Array | None, train: bool) -> Outcome:
@@ -191,7 +226,7 @@ class Equinox:
         keys = jax.random.split(key, rows) if key is not None and self._takes_key else None
 
         def of_row(x: Pytree, key: jax.Array | None, state: Pytree) -> tuple[jax.Array, Pytree]:
-            told = {} if key is None else {"key": key}
+            told: dict[str, Any] = _mode(self._names, train) | ({} if key is None else {"key": key})
             return module(x, state, **told) if self._has_state else (module(x, **told), None)
 
         given = None
@@ -214,6 +249,10 @@ def _eqx() -> Any:
     return require("equinox", "A net of equinox", "nets")
 
 
+def _is_dropout(node: object) -> bool:
+    return isinstance(node, _eqx().nn.Dropout)
+
+
 def _path(path: tuple[object, ...]) -> str:
     return "/".join(str(getattr(key, "name", getattr(key, "idx", getattr(key, "key", key)))) for key in path)
 
@@ -233,7 +272,7 @@ def adapt(model: ModelLike) -> Net:
     if isinstance(model, tuple) and len(model) == 2:
         return Equinox(lambda _: model) if _home(model[0]) == "equinox" else _functions(*model)
     if home == "linen":
-        return Linen(model, tuple(inspect.signature(type(model).__call__).parameters))
+        return Linen(model, *_call_of(model))
     if home == "nnx":
         return Nnx(lambda _: model)
     if home == "equinox":

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from twofold import tree
 from twofold.clients import ClientError, Clients
 from twofold.convolutions import fast
-from twofold.errors import InputError, KindError
+from twofold.errors import InputError, KindError, TwofoldError
 from twofold.losses import linear
 from twofold.losses.base import Held, Rows, ridge_of, sees_other_rows, spread
 from twofold.losses.linear import Link
@@ -232,10 +232,31 @@ def _begin(
     try:
         params, state = module.begin(jax.random.key(seed), x)
         out, _ = jax.eval_shape(lambda p, s: module(p, s, x, None, False), params, state)
-    except (TypeError, ValueError) as mistake:
+        as_in_a_run = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(float)), (params, state)
+        )
+        jax.eval_shape(lambda p, s, key: module(p, s, x, key, True), *as_in_a_run, jax.random.key(0))
+    except TwofoldError:
+        raise
+    except Exception as mistake:  # whatever a user's net, or its library, has to say
         shapes = ", ".join(str(shape) for shape, _ in rows)
-        raise InputError(f"The net cannot be applied to rows of shape {shapes}: {mistake}") from mistake
+        remedy = REMEDIES.get(type(mistake).__name__, f"{mistake}")
+        raise InputError(f"The net cannot be applied to rows of shape {shapes}: {remedy}") from mistake
+    if not hasattr(out, "shape"):
+        raise InputError(
+            f"The net gives a {type(out).__name__} for a batch, where a loss needs one array of outputs: return the outputs alone, as "
+            "in a module around it that takes the first of them."
+        )
     return jax.tree.map(np.asarray, params), jax.tree.map(np.asarray, state), tuple(out.shape)
+
+
+REMEDIES = {
+    "ModifyScopeVariableError": "a layer updates its state (BatchNorm its statistics) also when the net is not training: have "
+    "its call take `train`, and say use_running_average=not train.",
+    "InvalidRngError": "it draws random numbers (make_rng) also when it is not training: have its call take `train`, and draw only "
+    "where that is True.",
+}
+"""What to do about errors of flax that do not say it, by their names."""
 
 
 def _fitting(link: Link, out: jax.Array) -> jax.Array:

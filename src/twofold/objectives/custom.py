@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twofold.clients import Clients
+from twofold.convolutions import fast
 from twofold.errors import InputError, KindError
 from twofold.losses import Batch, Held, Rows, by_row, mean_by_row
 from twofold.losses.base import check_by_row
@@ -65,8 +66,8 @@ class Custom(Objective):
 
     def _call(self, w: Pytree, beta: Pytree, batch: Batch) -> jax.Array:
         if self.params is None:
-            return cast(_Plain, self.f)(w, beta, batch)
-        return cast(_WithParams, self.f)(w, beta, batch, self.params)
+            return fast(cast(_Plain, self.f))(w, beta, batch)
+        return fast(cast(_WithParams, self.f))(w, beta, batch, self.params)
 
     def constants(self, clients: Clients, scale: float) -> Constants | None:
         """The constants that the user gave; None if the problem is to estimate them."""

@@ -95,8 +95,14 @@ class WeightSharing(Objective):
             other = PRIVATE if block == SHARED else SHARED
             if all(kind == other for _, kind in kinds):
                 listed = ", ".join(repr(name) for name, _ in kinds)
-                raise InputError(f"The split {self.split!r} leaves nothing {block}; the parameters are {listed}.")
+                raise InputError(f"{self._said()} leaves nothing {block}; the parameters are {listed}.")
         return WeightSharing(self.loss, self.split, (structure, kinds))
+
+    def _said(self) -> str:
+        """The split in a user's words."""
+        if not isinstance(self.split, AllBut):
+            return f"The split {self.split!r}"
+        return f"Keeping {', '.join(repr(name) for name in self.split if name != STATE)} private"
 
     def _bound(self) -> _Layout:
         if self.layout is None:
@@ -256,8 +262,10 @@ def weight_sharing(
 
 def _layers(given: object) -> tuple[str, ...]:
     """The names of layers, of one or several."""
-    several = isinstance(given, Collection) and not isinstance(given, str)
-    names: tuple[object, ...] = tuple(cast(Collection[object], given)) if several else (given,)
-    if not all(isinstance(name, str) for name in names):
+    names: list[object] = [given]
+    if isinstance(given, Collection) and not isinstance(given, str):
+        names = list(cast(Collection[object], given))
+    chosen = tuple(name for name in names if isinstance(name, str))
+    if len(chosen) < len(names):
         raise InputError(f"Layers are chosen by their names, as in 'Dense_1' or ['Conv_0', 'Conv_1'], got {given!r}.")
-    return cast(tuple[str, ...], names)
+    return chosen
