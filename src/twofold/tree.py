@@ -57,7 +57,8 @@ def record(cls: type[T]) -> type[T]:
     """Turn a class into a frozen dataclass that is also a pytree.
 
     Numbers become leaves. They are traced, so a new λ or step size never causes a recompilation. `static` fields and functions
-    are part of the compiled program and are compared by value.
+    are part of the compiled program and are compared by value. (`jax.tree_util.register_dataclass` wants to know for a whole class
+    which fields are data, but a step size is data where it is a number, and program where it is a schedule.)
 
     >>> import jax
     >>> from twofold.tree import record

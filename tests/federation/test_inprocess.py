@@ -421,8 +421,13 @@ def test_what_no_file_can_hold_is_refused():
     plain = tw.objectives.flix(tw.losses.logistic(l2=0.1), alpha=0.5)
     assert Study.of(tw.Problem(plain, clients), tw.algorithms.Scafflix(), rounds=3).check().objective.alone is None
     own = tw.objectives.custom(lambda w, beta, rows: jnp.mean((rows.x @ w - rows.y) ** 2), jnp.zeros(3), ())
-    with pytest.raises(tw.TwofoldError, match="a loss that a file can name .* an objective of your own cannot travel"):
-        Study.of(tw.Problem(own, clients), tw.algorithms.LSGD(eta=0.1), rounds=3)
+    split = tw.objectives.weight_sharing(tw.losses.logistic(l2=0.1), lambda name, leaf: np.arange(3) < 2)
+    for objective in (own, split):
+        with pytest.raises(tw.TwofoldError, match="name .* an objective with a function of your own cannot travel"):
+            Study.of(tw.Problem(objective, clients), tw.algorithms.LSGD(eta=0.1), rounds=3)
+    net = tw.objectives.traditional(tw.losses.custom(lambda w, x, y: jnp.mean((x @ w - y) ** 2), init=np.zeros(3)))
+    with pytest.raises(tw.TwofoldError, match="a loss that a file can name .* a custom cannot travel"):
+        Study.of(tw.Problem(net, clients), tw.algorithms.LSGD(eta=0.1), rounds=3)
     for method in (tw.methods.finetuned, tw.methods.fedbabu):
         options = {"head": "bias"} if method is tw.methods.fedbabu else {}
         with pytest.raises(InputError, match="further after the rounds, which engine='flower' does not know"):

@@ -174,18 +174,18 @@ DESCENT = tw.algorithms.LSGD(eta=0.01, tau=2)
 @pytest.mark.parametrize(
     ("what", "first", "second"),
     [
-        ("precondition", {}, {"whole": partial(linear, precondition="diagonal")}),
-        ("sampling", {}, {"whole": partial(linear, sampling="uniform")}),
-        ("problem", {}, {"whole": partial(linear, rescale=False)}),
-        ("problem", {}, {"whole": partial(linear, feature_dtype="bfloat16")}),
-        ("problem", {"whole": partial(with_loss, 1.0)}, {"whole": partial(with_loss, 2.0)}),
-        ("problem", {"whole": partial(with_loss, 1.0)}, {"whole": partial(with_loss, 1.0, 0.5)}),
-        ("start", {}, {"start": (np.ones(3), np.ones((3, 3)))}),
-        ("participation", {}, {"participation": 2}),
-        ("participation", {"participation": lambda k: [k % 2]}, {"participation": lambda k: [k % 3]}),
-        ("test", {"test": grown(0.0)}, {"test": grown(0.1)}),
-        ("validation", {"validation": grown(0.0)}, {"validation": grown(0.1)}),
-        ("recording", {"record": {"a": lambda w, beta: w[0]}}, {"record": {"a": lambda w, beta: w[1]}}),
+        ("precondition = None there, diagonal here", {}, {"whole": partial(linear, precondition="diagonal")}),
+        ("sampling = importance there, uniform here", {}, {"whole": partial(linear, sampling="uniform")}),
+        ("rescale = True there, False here", {}, {"whole": partial(linear, rescale=False)}),
+        ("the data differs; feature_dtype = None there, bfloat16 here", {}, {"whole": partial(linear, feature_dtype="bfloat16")}),
+        ("loss.fn differs", {"whole": partial(with_loss, 1.0)}, {"whole": partial(with_loss, 2.0)}),
+        ("loss.fn differs", {"whole": partial(with_loss, 1.0)}, {"whole": partial(with_loss, 1.0, 0.5)}),
+        ("the start differs", {}, {"start": (np.ones(3), np.ones((3, 3)))}),
+        ("participation = None there, 2 here", {}, {"participation": 2}),
+        ("participation differs", {"participation": lambda k: [k % 2]}, {"participation": lambda k: [k % 3]}),
+        ("test differs", {"test": grown(0.0)}, {"test": grown(0.1)}),
+        ("validation differs", {"validation": grown(0.0)}, {"validation": grown(0.1)}),
+        ("what is recorded differs", {"record": {"a": lambda w, beta: w[0]}}, {"record": {"a": lambda w, beta: w[1]}}),
     ],
 )  # fmt: skip
 def test_every_part_of_a_run_counts(what: str, first: dict[str, Any], second: dict[str, Any], tmp_path: Path):
@@ -194,7 +194,7 @@ def test_every_part_of_a_run_counts(what: str, first: dict[str, Any], second: di
 
     solve(**first)
     solve(**first)  # what is made anew in the same way is the same
-    with pytest.raises(CheckpointError, match=rf"belongs to another run: its {what} is "):
+    with pytest.raises(CheckpointError, match=rf"belongs to another run: {what}\. Name another folder"):
         solve(**second)
 
 
@@ -214,31 +214,54 @@ def test_a_checkpoint_knows_nothing_of_buckets_and_engines(name: str, options: d
     assert_allclose(found.best.beta, expected.best.beta, atol=1e-12)
 
 
+def other_loss() -> tw.Problem:
+    return tw.Problem(tw.objectives.mixture(tw.losses.softmax(2, l2=0.3), lam=0.6), problem().clients)
+
+
+def other_objective() -> tw.Problem:
+    return tw.Problem(tw.objectives.adaptive(tw.losses.logistic(l2=0.1), alpha=0.5), problem().clients)
+
+
 @pytest.mark.parametrize(
     ("what", "change"),
     [
-        ("problem", lambda: tw.solve(problem(lam=0.6), tw.algorithms.ACD(p_w=0.3), rounds=3, checkpoint=FOLDER[0])),
-        ("algorithm", lambda: tw.solve(problem(), tw.algorithms.ACD(p_w=0.4), rounds=3, checkpoint=FOLDER[0])),
-        ("seeds", lambda: tw.solve(problem(), tw.algorithms.ACD(p_w=0.3), rounds=3, seed=1, checkpoint=FOLDER[0])),
-        ("recording", lambda: tw.solve(problem(), tw.algorithms.ACD(p_w=0.3), rounds=3, every=2, checkpoint=FOLDER[0])),
+        ("lam = 0.5 there, 0.6 here", {"problem": problem(lam=0.6)}),
+        ("loss.link = logistic there, softmax here; loss.l2 = 0.1 there, 0.3 here; lam = 0.5 there, 0.6 here",
+         {"problem": other_loss()}),
+        ("objective = mixture there, adaptive here", {"problem": other_objective()}),
+        ("algorithm.p_w = 0.3 there, 0.4 here", {"algorithm": tw.algorithms.ACD(p_w=0.4)}),
+        ("algorithm = acd there, lsgd here", {"algorithm": DESCENT}),
+        (r"seeds = \[0\] there, \[1\] here", {"seed": 1}),
+        ("every = 1 there, 2 here", {"every": 2}),
+        ("target = None there, 0.1 here", {"target": 0.1}),
     ],
-)
+)  # fmt: skip
 def test_a_checkpoint_of_another_run_is_refused(what: str, change: Any, tmp_path: Path):
-    FOLDER[0] = tmp_path
-    tw.solve(problem(), tw.algorithms.ACD(p_w=0.3), rounds=3, checkpoint=tmp_path)
-    with pytest.raises(
-        CheckpointError, match=rf"belongs to another run: its {what} is .*Name another folder, or delete"
-    ):
-        change()
+    options: dict[str, Any] = {
+        "problem": problem(),
+        "algorithm": tw.algorithms.ACD(p_w=0.3),
+        "rounds": 3,
+        "checkpoint": tmp_path,
+    }
+    tw.solve(**options)
+    sentence = rf"belongs to another run: {what}(; algorithm\.\w+ = [^;]*)*\. Name another folder, or delete"
+    with pytest.raises(CheckpointError, match=sentence):
+        tw.solve(**options | change)
 
 
-FOLDER: list[Path] = [Path()]
+def test_a_checkpoint_of_an_earlier_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with monkeypatch.context():
+        monkeypatch.setattr(checkpoint, "FORMAT", 2)
+        tw.solve(problem(), "acd", rounds=3, checkpoint=tmp_path)
+    monkeypatch.undo()
+    with pytest.raises(CheckpointError, match="has the format 2, and this version of twofold reads 3: name another"):
+        tw.solve(problem(), "acd", rounds=3, checkpoint=tmp_path)
 
 
 def test_other_data_are_refused(tmp_path: Path):
     tw.solve(problem(), "lsgd", rounds=3, checkpoint=tmp_path)
     other = tw.Problem(problem().objective, problem().clients.map(lambda x, y: (x + 1e-9, y)))
-    with pytest.raises(CheckpointError, match="its data is"):
+    with pytest.raises(CheckpointError, match=r"belongs to another run: the data differs\. Name"):
         tw.solve(other, tw.algorithms.LSGD(eta=0.1), rounds=3, checkpoint=tmp_path)
 
 

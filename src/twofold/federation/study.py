@@ -365,7 +365,7 @@ class Study:
     ) -> Study:  # fmt: skip
         """The study that a problem and a method amount to; `sections` are further ones, such as masks={"on": False}."""
         loss, objective, clients = getattr(problem.objective, "loss", None), problem.objective, problem.clients
-        if not isinstance(loss, Linear) or objective.name == "custom":
+        if not isinstance(loss, Linear) or objective.describe() is None:
             raise KindError(
                 f"A federation needs a loss that a file can name (logistic, softmax or squared), and {_kind_of(loss, objective)} "
                 "cannot travel in one: no code passes between sites. Train it here with any other engine."
@@ -414,7 +414,9 @@ def _found_alone(objective: Flix, clients: Clients) -> bool:
 
 def _kind_of(loss: Any, objective: Objective) -> str:
     """What it is that no file can name."""
-    return "an objective of your own" if objective.name == "custom" else f"a {type(loss).__name__.lower()}"
+    if objective.describe() is None:
+        return "an objective with a function of your own"
+    return f"a {type(loss).__name__.lower()}"
 
 
 class _Told:
@@ -429,6 +431,9 @@ class _Told:
     def constants(self, *_: Any, **__: Any) -> LossConstants:
         """The next answer, in the order in which the nodes found them."""
         return next(self._answers)
+
+    def curvature(self, *_: Any) -> None:
+        """Nobody told it."""
 
 
 def _build(section: str, registry: Mapping[str, Any], options: Mapping[str, Any], *first: Any) -> Any:

@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from numbers import Real
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +19,15 @@ from twofold.clients import Clients
 from twofold.errors import InputError
 from twofold.tree import Pytree
 
+if TYPE_CHECKING:
+    from twofold.curvature import model
+    from twofold.curvature.model import BlockCurvature
+    from twofold.losses.linear import ByClass
+
+    Term: TypeAlias = model.Loss | model.Pull
+
 __all__ = [
-    "Batch", "Held", "Rows", "by_row", "check_by_row", "is_close", "mean_by_row", "ridge_of", "sees_other_rows", "spread",
+    "Batch", "Curved", "Held", "Rows", "by_row", "check_by_row", "is_close", "mean_by_row", "ridge_of", "sees_other_rows", "spread",
 ]  # fmt: skip
 
 
@@ -79,6 +86,26 @@ def mean_by_row(function: Callable[[Batch], ArrayLike], rows: Rows) -> jax.Array
     5.5
     """
     return rows.mean(by_row(function, rows.x, rows.y))
+
+
+class Curved:
+    """The base of all losses: what a loss answers that knows nothing of its own Hessian.
+
+    >>> import numpy as np, twofold as tw
+    >>> from twofold.curvature.model import Loss
+    >>> clients = tw.Clients.from_list([(np.eye(2), np.ones(2))])
+    >>> unknown = tw.losses.custom(lambda w, x, y: np.mean((x @ w - y) ** 2), init=np.zeros(2))
+    >>> unknown.curvature(clients, [Loss(1, 0, 1)]) is None
+    True
+    """
+
+    def curvature(self, clients: Clients, terms: Sequence[Term]) -> BlockCurvature | None:
+        """Arrow-shaped bounds of the Hessian of an objective that is a sum of `terms` of this loss; None where they are unknown."""
+        return None
+
+    def by_class(self) -> ByClass | None:
+        """This loss for weights stored as (classes, features); None where there is no such form."""
+        return None
 
 
 class Held:

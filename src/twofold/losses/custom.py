@@ -16,7 +16,7 @@ from twofold import tree
 from twofold.clients import Clients
 from twofold.convolutions import fast
 from twofold.errors import InputError, KindError
-from twofold.losses.base import Held, Rows, by_row, check_by_row, mean_by_row, ridge_of
+from twofold.losses.base import Curved, Held, Rows, by_row, check_by_row, mean_by_row, ridge_of
 from twofold.theory.constants import LossConstants
 from twofold.tree import Pytree, record, static
 
@@ -27,7 +27,7 @@ __all__ = ["Custom", "custom"]
 
 
 @record
-class Custom:
+class Custom(Curved):
     """A loss of the user's own: fn(params, x, y), the mean over rows with a leading row axis.
 
     >>> import jax.numpy as jnp, numpy as np, twofold as tw
@@ -61,9 +61,6 @@ class Custom:
             self.init(clients),
             clients,
         )
-
-    def by_class(self) -> None:
-        """There is no other form of a user's own loss."""
 
     def value(self, params: Pytree, rows: Rows) -> jax.Array:
         """The mean of the user's function over the rows, plus the ridge."""

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +17,13 @@ from numpy.typing import NDArray
 from twofold import kernels, tree
 from twofold.clients import ClientError, Clients
 from twofold.errors import InputError
-from twofold.losses.base import Rows, ridge_of
+from twofold.losses.base import Curved, Rows, ridge_of
 from twofold.theory.constants import LossConstants
 from twofold.tree import Pytree, record, static
+
+if TYPE_CHECKING:
+    from twofold.curvature.model import BlockCurvature
+    from twofold.losses.base import Term
 
 __all__ = ["Linear", "Link", "logistic", "softmax", "squared"]
 
@@ -114,7 +118,7 @@ def probabilities(scores: NDArray[Any]) -> NDArray[Any]:
 
 
 @record
-class Linear:
+class Linear(Curved):
     """mean_i ℓ(x_i·W + b, y_i) + (l2/2)‖(W, b)‖², with the link ℓ of logistic, softmax or squared regression.
 
     The parameters are one array W or, with an intercept, a dict of `weight` and `bias`. The ridge covers the bias too, which makes
@@ -178,6 +182,12 @@ class Linear:
     def by_class(self) -> ByClass | None:
         """This loss for weights stored as (classes, features); None if there is one score per row."""
         return None if self.link.outputs is None else ByClass(self)
+
+    def curvature(self, clients: Clients, terms: Sequence[Term]) -> BlockCurvature:
+        """Bounds by the link's curvature and everyone's second moments."""
+        from twofold.curvature import model  # whose neighbours import this module
+
+        return model.of_terms(self, clients, terms)
 
     def ridge(self, params: Pytree) -> jax.Array:
         """(l2/2)‖params‖²."""

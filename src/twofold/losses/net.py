@@ -22,7 +22,7 @@ from twofold.clients import ClientError, Clients
 from twofold.convolutions import fast
 from twofold.errors import InputError, KindError, TwofoldError
 from twofold.losses import linear
-from twofold.losses.base import Held, Rows, ridge_of, sees_other_rows, spread
+from twofold.losses.base import Curved, Held, Rows, ridge_of, sees_other_rows, spread
 from twofold.losses.linear import Link
 from twofold.losses.modules import ModelLike, adapt
 from twofold.losses.modules import Net as Module
@@ -41,7 +41,7 @@ AT_ONCE = 128
 
 
 @record
-class Net:
+class Net(Curved):
     """mean_i ℓ(net(params, x_i), y_i) + (l2/2)‖params‖², with a link ℓ.
 
     In a training batch (`Rows.key` is there) the net is in training mode: dropout draws, BatchNorm looks at the batch, and the
@@ -163,9 +163,6 @@ class Net:
     def predictions(self, params: Pytree, x: Pytree) -> NDArray[Any]:
         """The class (or the real value) that the parameters give each row."""
         return self.decide(self.scores(params, x))
-
-    def by_class(self) -> None:
-        """There is no other form of a net."""
 
     def describe(self) -> None:
         """A file cannot hold a net, only its parameters."""

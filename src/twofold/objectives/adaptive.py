@@ -13,7 +13,7 @@ from twofold import tree
 from twofold.clients import Clients
 from twofold.curvature import model
 from twofold.errors import InputError
-from twofold.losses import Linear, Rows
+from twofold.losses import Rows
 from twofold.objectives.base import Loss, Objective, positive
 from twofold.objectives.two_stage import TwoStage
 from twofold.theory import constants
@@ -73,7 +73,7 @@ class Adaptive(Objective):
         """Λf'_m at w, and f'_m at the blend."""
         alpha = self.own(clients)
         terms = [model.Loss(self.Lambda, 1, 0), model.Loss(1, alpha, 1 - alpha)]
-        return model.of_terms(self.loss, clients, terms) if isinstance(self.loss, Linear) else None
+        return self.loss.curvature(clients, terms)
 
     def of_newcomer(self, own: Mapping[str, float]) -> Objective:
         """The objective with the new client's α, after checking that it lies in (0, 1)."""

@@ -14,7 +14,7 @@ from twofold import tree
 from twofold.clients import Clients
 from twofold.curvature import model
 from twofold.errors import InputError
-from twofold.losses import Linear, Rows
+from twofold.losses import Rows
 from twofold.objectives.base import NOTHING, Loss, Objective
 from twofold.objectives.local import local
 from twofold.theory import constants
@@ -95,11 +95,11 @@ class Flix(Objective):
 
     def curvature(self, clients: Clients) -> model.BlockCurvature | None:
         """f'_m at the blend, which is α_m w plus a constant."""
-        if not isinstance(self.loss, Linear):
-            return None
         alpha = self._alphas(clients)
-        found = model.of_terms(self.loss, clients, [model.Loss(1, alpha, 0)])
-        return found if self.alone is None else found.shifted(self._offsets(alpha), float(self.loss.l2))
+        found = self.loss.curvature(clients, [model.Loss(1, alpha, 0)])
+        if found is None or self.alone is None:
+            return found
+        return found.shifted(self._offsets(alpha), float(self.loss.l2))
 
     def of_client(self, m: int) -> Objective:
         """The objective with α_m only, and without any w*."""

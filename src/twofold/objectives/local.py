@@ -6,7 +6,7 @@ import jax
 
 from twofold.clients import Clients
 from twofold.curvature import model
-from twofold.losses import Linear, Rows
+from twofold.losses import Rows
 from twofold.objectives.base import NOTHING, Loss, Objective
 from twofold.theory import constants
 from twofold.tree import Pytree, record
@@ -45,8 +45,7 @@ class Local(Objective):
 
     def curvature(self, clients: Clients) -> model.BlockCurvature | None:
         """f'_m at β_m."""
-        terms = [model.Loss(1, 0, 1)]
-        return model.of_terms(self.loss, clients, terms) if isinstance(self.loss, Linear) else None
+        return self.loss.curvature(clients, [model.Loss(1, 0, 1)])
 
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
         """Each client predicts with its own β_m."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from twofold import tree
 from twofold.clients import Clients
 from twofold.curvature import model
-from twofold.losses import Linear, Rows
+from twofold.losses import Rows
 from twofold.objectives.base import Loss, Objective, each_positive, own_strength, positive, with_typical
 from twofold.objectives.two_stage import TwoStage
 from twofold.theory import constants
@@ -71,7 +71,7 @@ class Multitask(Objective):
     def curvature(self, clients: Clients) -> model.BlockCurvature | None:
         """Λf'_m at w, f'_m at β_m, and λ between the two."""
         terms = [model.Loss(self.Lambda, 1, 0), model.Loss(1, 0, 1), model.Pull(self.lam, 1, -1)]
-        return model.of_terms(self.loss, clients, terms) if isinstance(self.loss, Linear) else None
+        return self.loss.curvature(clients, terms)
 
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
         """Each client predicts with its own β_m."""

@@ -6,7 +6,7 @@ import jax
 
 from twofold.clients import Clients
 from twofold.curvature import model
-from twofold.losses import Linear, Rows
+from twofold.losses import Rows
 from twofold.objectives.base import NOTHING, Loss, Objective
 from twofold.theory import constants
 from twofold.tree import Pytree, record
@@ -45,8 +45,7 @@ class Traditional(Objective):
 
     def curvature(self, clients: Clients) -> model.BlockCurvature | None:
         """f'_m at w."""
-        terms = [model.Loss(1, 1, 0)]
-        return model.of_terms(self.loss, clients, terms) if isinstance(self.loss, Linear) else None
+        return self.loss.curvature(clients, [model.Loss(1, 1, 0)])
 
     def personal(self, w: Pytree, beta: Pytree, rows: Rows, own: Pytree) -> Pytree:
         """All clients predict with w."""

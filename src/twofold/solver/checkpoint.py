@@ -1,8 +1,8 @@
 """Checkpoints: a run that was killed goes on where it was, to the same trajectory, ledger and history.
 
 A checkpoint is one file, written beside its final name and renamed, so that there is never half of one. The last two are kept.
-It holds the engine's whole state, what was recorded, and a fingerprint of the run: a checkpoint of another problem, algorithm or
-version is refused.
+It holds the engine's whole state, what was recorded, and a fingerprint of each part of the run: a checkpoint of another problem,
+algorithm or version is refused, with what differs.
 """
 # safetensors, and what a pytree or a function of the user's is made of, come without types.
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -15,7 +15,7 @@ import inspect
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Checkpoints", "Keeper", "Saved", "fingerprint"]
 
-FORMAT = 2
+FORMAT = 3
 KEPT = 2
 PLAIN = (str, bool, int, float, complex, bytes)
 """Values that are what their text says."""
@@ -55,11 +55,22 @@ class Saved(NamedTuple):
     plain: dict[str, Any]
 
 
+class Part(NamedTuple):
+    """A part of a run: its value, if that can be told in a few words, and a mark that is another for every other value."""
+
+    text: str | None
+    mark: str
+
+
+Identity = list[dict[str, Part]]
+"""The parts of a run by name. What differs in one group may be the cause of what differs in a later one."""
+
+
 class Checkpoints:
     """The checkpoints of one run, in one folder."""
 
-    def __init__(self, folder: str | Path, identity: Mapping[str, str]) -> None:
-        self.folder, self._identity = Path(folder), dict(identity)
+    def __init__(self, folder: str | Path, identity: Identity) -> None:
+        self.folder, self._identity = Path(folder), identity
         if self.folder.exists() and not self.folder.is_dir():
             raise CheckpointError(f"checkpoint={str(folder)!r} is a file: name a folder.")
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -104,12 +115,10 @@ class Checkpoints:
             raise CheckpointError(
                 f"{file} has the format {header.get('format')!r}, and this version of twofold reads {FORMAT}: name another folder."
             )
-        for what, value in self._identity.items():
-            found = header["identity"].get(what)
-            if found != value:
+        for found, mine in zip(header["identity"], self._identity, strict=True):
+            if told := _differences(found, mine):
                 raise CheckpointError(
-                    f"{file} belongs to another run: its {what} is {found}, and this run's is {value}. Name another folder, or "
-                    "delete this one to begin anew."
+                    f"{file} belongs to another run: {'; '.join(told)}. Name another folder, or delete this one to begin anew."
                 )
 
 
@@ -216,36 +225,80 @@ class Keeper:
             track.columns = {name: column[:-1] for name, column in track.columns.items()}
 
 
-def _identity(run: Run) -> dict[str, str]:
-    """What two runs must have in common for one to continue from the other's checkpoint."""
+def _identity(run: Run) -> Identity:
+    """What two runs must have in common for one to continue from the other's checkpoint: causes before their consequences."""
     from twofold.extras import version
 
     problem, budget, options = run.problem, run.budget, run.options
     stop = dataclasses.replace(budget, rounds=1, iterations=None, seconds=None) if len(run.seeds) == 1 else budget
     metrics, *derived = run.recording
-    return {
-        "version": version(),
-        "precision": str(jnp.result_type(float)),
-        "problem": fingerprint(problem.objective, problem.scale, str(problem.feature_dtype)),
-        "precondition": str(problem.precondition),
-        "sampling": problem.sampling,
-        "data": _of_clients(problem.clients),
-        "test": _of_clients(options.test),
-        "validation": _of_clients(options.validation),
-        "start": fingerprint(jax.tree.leaves(run.starts[0])),
-        "algorithm": f"{run.algorithm.name} {fingerprint(run.algorithm)}",
-        "seeds": str(run.seeds),
-        "recording": fingerprint(stop, list(metrics), *derived, named(options.record)),
-        "participation": fingerprint(options.participation),
-    }
+    return [
+        _parts({"version": version(), "precision": str(jnp.result_type(float))}),
+        {
+            "the data": _of_clients(problem.clients),
+            "test": _of_clients(options.test),
+            "validation": _of_clients(options.validation),
+            "objective": Part(problem.objective.name, type(problem.objective).__qualname__),
+            **_parts(_fields(problem.objective)),
+            **_parts(
+                {name: getattr(problem, name) for name in ("rescale", "feature_dtype", "precondition", "sampling")}
+            ),
+        },
+        {
+            "the start": Part(None, fingerprint(jax.tree.leaves(run.starts[0]))),
+            "algorithm": Part(run.algorithm.name, type(run.algorithm).__qualname__),
+            **_parts(_fields(run.algorithm), "algorithm."),
+            **_parts({"seeds": run.seeds, **_fields(stop), "participation": options.participation}),
+            "what is recorded": Part(None, fingerprint(list(metrics), *derived, named(options.record))),
+        },
+    ]
 
 
-def _of_clients(clients: Clients | None) -> str:
+def _fields(record: Any) -> dict[str, object]:
+    """A record's fields and their values."""
+    return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+
+
+def _parts(values: Mapping[str, object], within: str = "") -> dict[str, Part]:
+    """The parts of a run by name, and those of a record (a loss, say) one by one."""
+    found: dict[str, Part] = {}
+    for name, value in values.items():
+        found[within + name] = Part(_text(value), fingerprint(value))
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            found[within + name] = Part(type(value).__name__, type(value).__qualname__)
+            found |= _parts(_fields(value), f"{within}{name}.")
+    return found
+
+
+def _text(value: object) -> str | None:
+    """A value in a few words, or None."""
+    if isinstance(value, (np.ndarray, np.generic, jax.Array)) and np.ndim(value) == 0:
+        value = np.asarray(value).item()
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return str(value)
+    if isinstance(value, list) and len(str(value)) < 40:
+        return str(value)
+    name = getattr(value, "name", None)  # of a link
+    return name if isinstance(name, str) else None
+
+
+def _differences(found: Mapping[str, Sequence[str | None]], mine: Mapping[str, Part]) -> list[str]:
+    """What differs in two runs, with both values where they can be told."""
+    told: list[str] = []
+    for name, (text, mark) in mine.items():
+        there, other = found.get(name, (None, mark))  # what only one of two objectives has says nothing more
+        if other != mark:
+            both = text is not None and there is not None and text != there
+            told.append(f"{name} = {there} there, {text} here" if both else f"{name} differs")
+    return told
+
+
+def _of_clients(clients: Clients | None) -> Part:
     if clients is None:
-        return "None"
+        return Part(None, "none")
     weights = [] if clients.row_weights is None else [clients.row_weights]
     rows = jax.tree.leaves(clients.x), jax.tree.leaves(clients.y), clients.counts
-    return fingerprint(*rows, clients.weights, list(clients.names), *weights)
+    return Part(None, fingerprint(*rows, clients.weights, list(clients.names), *weights))
 
 
 def fingerprint(*values: object) -> str:
