@@ -111,6 +111,20 @@ def test_the_pages_of_the_site_are_of_one_run():
         assert short[method] == [long[method][i] for i in realdata_page.SHORT_HEAD.values()]
 
 
+@pytest.mark.slow
+def test_two_problems_at_a_time_give_the_rows_of_one(tmp_path: Path):
+    """Counts are the same; the order is that of the lists, whichever was done first."""
+    for workers in (1, 2):
+        realdata.run(tmp_path / str(workers), ["made"], ["profile", "pooled L-BFGS"], workers=workers)
+    one, two = (json.loads((tmp_path / name / "realdata.json").read_text()) for name in ("1", "2"))
+    assert [row["objective"] for row in two] == [name for name in realdata.OBJECTIVES for _ in range(2)]
+
+    def counted(rows: list[dict[str, Any]]) -> list[Any]:
+        return [(row["method"], row["ran"], row["1e-08"] and row["1e-08"]["rounds"]) for row in rows]
+
+    assert counted(one) == counted(two)
+
+
 def test_a_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(realdata, "OBJECTIVES", {"mixture": realdata.OBJECTIVES["mixture"]})
     monkeypatch.setitem(realdata.DATA, "made", lambda: realdata._made(4, 20, 30))

@@ -89,6 +89,19 @@ def test_a_budget_that_may_do_is_not(method: Any, options: dict[str, Any]) -> No
     tw.solve(problem(), method, **options)
 
 
+def test_a_target_says_nothing_where_f_may_be_negative() -> None:
+    """A function of one's own may fall below 0: then nothing is known of F*, and 3 rounds may well do."""
+    clients = tw.Clients.from_list([(np.eye(2), np.zeros(2))] * 3)
+
+    def f(w: Any, beta: Any, batch: Any) -> Any:
+        return ((w - 1) ** 2).sum() / 2 + 1e-4 * (w**2).sum() - 0.9 * w.sum() / w.size
+
+    own = tw.objectives.custom(f, w0=np.zeros(2), beta0=())
+    whole = tw.Problem(own, clients)
+    known = whole.constants(mu=1e-4)
+    tw.solve(whole, "acd", rounds=3, target=1e-6, constants=known)
+
+
 def test_of_a_method_of_ones_own_nothing_is_claimed() -> None:
     @tree.record
     class Mine(LSGD):

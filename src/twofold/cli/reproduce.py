@@ -62,7 +62,7 @@ def reproduce(
 def _realdata(out: Path, quick: bool) -> None:
     from twofold.paper import realdata
 
-    path = realdata.run(out, **(realdata.QUICK if quick else {}), tell=typer.echo)
+    path = realdata.run(out, **(realdata.QUICK if quick else {}), tell=typer.echo, workers=realdata.WORKERS)
     typer.echo(f"\n{path.read_text()}\n{path}")
 
 

@@ -12,9 +12,12 @@ the short table of docs/choosing.md.
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +32,7 @@ import twofold as tw
 from twofold.errors import TwofoldError
 from twofold.extras import require
 from twofold.paper import realdata_page
-from twofold.paper.realdata_page import LEVELS, Row
+from twofold.paper.realdata_page import FEWER, LEVELS, MOST_ROUNDS, MOST_SECONDS, NEWTON_SECONDS, SHORT_SECONDS, Row
 from twofold.theory.cost import PRESETS, Preset
 
 __all__ = [
@@ -48,18 +51,17 @@ __all__ = [
 ]
 
 TITLE = "All solvers by default on real data"
-MOST_ROUNDS, MOST_SECONDS = 3000, 10.0
 GRADIENTS_ONLY = tw.theory.Cost(round=0.0, byte=0.0, gradient=1e-6)
 """For the comparison of row gradients: nothing else costs anything, and no number of rounds ends a run."""
-FEWER = 300
-"""Rounds of methods that stop short of the optimum."""
-SHORT = 4.0
-"""Seconds for methods of which the page claims nothing: those that are slow here would take most of the command's time."""
+WORKERS = 2
+"""Problems that the command measures at a time, each on a core of its own."""
 L2, LAM, LARGE_LAMBDA, ALPHA = 0.01, 0.1, 1.0, 0.5
 STEPS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """Multiples of theory's step of which FedAvg gets the best."""
 
 Array = NDArray[np.float64]
+_Task = tuple[str, str, list[str]]
+"""Data, an objective, and methods."""
 
 
 class Course(NamedTuple):
@@ -152,6 +154,8 @@ OTHERS: dict[str, Callable[[], tuple[tw.Clients, Any]]] = {
     "made, 8 clients": lambda: _made(8, 200, 600, seed=12),
 }
 """Data that no number in `solver.auto` was fitted on."""
+TWINS = {"fmnist": "mnist"}
+"""Data with the shapes of others."""
 OBJECTIVES: dict[str, Callable[[Any, int], Any]] = {
     "mixture": lambda loss, d: tw.objectives.mixture(loss, lam=LAM),
     "multitask": lambda loss, d: tw.objectives.multitask(loss, lam=LAM, Lambda=LARGE_LAMBDA),
@@ -173,9 +177,11 @@ def _solved(whole: tw.Problem, method: Any, level: float = LEVELS[-1], **options
     """A run of ours to a relative gap of half a level, recorded at every round."""
     best, first = whole.optimum().value, _first_gap(whole)
     options |= {"rounds": MOST_ROUNDS, "seconds": MOST_SECONDS, "target": best + 0.5 * level * first} | options
-    short: dict[str, Any] = options | {"rounds": 2}
+    short: dict[str, Any] = options | {"rounds": 2, "seconds": 1.0}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", tw.TheoryWarning)  # that methods by default do not get there is what is measured
+        warnings.simplefilter(
+            "ignore", tw.TheoryWarning
+        )  # that methods by default do not get there is what is measured
         tw.solve(whole, method, **short)  # compiled before the clock starts, as it is for the others
         return _course(tw.solve(whole, method, **options), best, first)
 
@@ -224,7 +230,8 @@ def _first_gap(whole: tw.Problem) -> float:
 def _fedavg(whole: tw.Problem) -> Course:
     theory = tw.solver.complete(whole, tw.algorithms.LSGD(batch=10))[0].eta
     runs = [
-        _solved(whole, tw.algorithms.LSGD(eta=theory * step, batch=10), rounds=FEWER, seconds=SHORT) for step in STEPS
+        _solved(whole, tw.algorithms.LSGD(eta=theory * step, batch=10), rounds=FEWER, seconds=SHORT_SECONDS)
+        for step in STEPS
     ]
     return min(runs, key=lambda run: float(np.min(run.gap)))
 
@@ -296,25 +303,25 @@ def _descent(whole: tw.Problem) -> Course:
 MATRIX, NEWTON, ROWS = "acd, matrix metric", "profile, Newton", "asvrcd, gradients only"
 OURS: dict[str, tuple[tw.algorithms.Algorithm, dict[str, Any]]] = {
     "profile": (tw.algorithms.Profile(), {}),
-    NEWTON: (tw.algorithms.Profile(outer="newton"), {}),
+    NEWTON: (tw.algorithms.Profile(outer="newton"), {"seconds": NEWTON_SECONDS}),
     "acd": (tw.algorithms.ACD(), {}),
     MATRIX: (tw.algorithms.ACD(), {}),
     "asvrcd": (tw.algorithms.ASVRCD(), {}),
     "asvrcd, batch 16": (tw.algorithms.ASVRCD(batch=16), {}),
     "asvrcd, two references": (tw.algorithms.ASVRCD(batch=16, reference="two"), {}),
     ROWS: (tw.algorithms.ASVRCD(), {"cost": GRADIENTS_ONLY, "rounds": 10**6, "seconds": 120.0, "level": LEVELS[1]}),
-    "svrcd": (tw.algorithms.SVRCD(), {"seconds": SHORT}),
-    "scaffnew": (tw.algorithms.Scaffnew(), {"seconds": SHORT}),
-    "scafflix": (tw.algorithms.Scafflix(), {"seconds": SHORT}),
-    "al2sgd_plus": (tw.algorithms.AL2SGDPlus(), {"seconds": SHORT}),
-    "l2sgd_plus": (tw.algorithms.L2SGDPlus(), {"seconds": SHORT}),
-    "saga": (tw.algorithms.SAGA(), {"seconds": SHORT}),
-    "hybrid": (tw.algorithms.Hybrid(), {"seconds": SHORT}),
-    "ascd": (tw.algorithms.ASCD(), {"rounds": FEWER, "seconds": SHORT}),
-    "scd": (tw.algorithms.SCD(), {"rounds": FEWER, "seconds": SHORT}),
-    "lsgd": (tw.algorithms.LSGD(), {"rounds": FEWER, "seconds": SHORT}),
-    "fedprox": (tw.algorithms.FedProx(), {"rounds": FEWER, "seconds": SHORT}),
-    "pfedme": (tw.algorithms.PFedMe(), {"rounds": FEWER, "seconds": SHORT}),
+    "svrcd": (tw.algorithms.SVRCD(), {"seconds": SHORT_SECONDS}),
+    "scaffnew": (tw.algorithms.Scaffnew(), {"seconds": SHORT_SECONDS}),
+    "scafflix": (tw.algorithms.Scafflix(), {"seconds": SHORT_SECONDS}),
+    "al2sgd_plus": (tw.algorithms.AL2SGDPlus(), {"seconds": SHORT_SECONDS}),
+    "l2sgd_plus": (tw.algorithms.L2SGDPlus(), {"seconds": SHORT_SECONDS}),
+    "saga": (tw.algorithms.SAGA(), {"seconds": SHORT_SECONDS}),
+    "hybrid": (tw.algorithms.Hybrid(), {"seconds": SHORT_SECONDS}),
+    "ascd": (tw.algorithms.ASCD(), {"rounds": FEWER, "seconds": SHORT_SECONDS}),
+    "scd": (tw.algorithms.SCD(), {"rounds": FEWER, "seconds": SHORT_SECONDS}),
+    "lsgd": (tw.algorithms.LSGD(), {"rounds": FEWER, "seconds": SHORT_SECONDS}),
+    "fedprox": (tw.algorithms.FedProx(), {"rounds": FEWER, "seconds": SHORT_SECONDS}),
+    "pfedme": (tw.algorithms.PFedMe(), {"rounds": FEWER, "seconds": SHORT_SECONDS}),
 }
 """Our methods, each with its defaults, and what `solve` is told besides."""
 BASELINES: dict[str, Callable[[tw.Problem], Course]] = {
@@ -377,25 +384,72 @@ def run(
     data: list[str] | None = None,
     methods: list[str] | None = None,
     tell: Callable[[str], object] = lambda text: None,
+    workers: int = 1,
 ) -> Path:
-    """Measure everything and write `realdata.json`, `realdata.md` and `choosing.md` into a folder, after every problem.
+    """Measure everything and write `realdata.json`, `realdata.md` and `choosing.md` into a folder, after every few problems.
 
-    What the folder has already is not measured again. `data` and `methods` are all if not given.
+    What the folder has already is not measured again. `data` and `methods` are all if not given. With two `workers`, two problems are
+    measured at a time, each in a process that keeps to a core of its own.
     """
-    jax.config.update("jax_enable_x64", True)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "realdata.json"
     rows: list[Row] = json.loads(path.read_text()) if path.exists() else []
+    tasks = list[list[_Task]]()
     for name in data or [*DATA, *LARGE, *OTHERS]:
         all_here = METHODS if name in DATA else ON_MANY_ROWS if name in LARGE else ON_OTHERS
-        wanted = [m for m in (methods or all_here) if m in all_here]
         for objective in OBJECTIVES:
             done = {row["method"] for row in rows if (row["data"], row["objective"]) == (name, objective)}
-            for row in measure(name, objective, [m for m in wanted if m not in done]):
-                rows.append(row)
-                path.write_text(json.dumps(rows, indent=1))
-                tell(realdata_page.line(row))
-            (folder / "realdata.md").write_text(realdata_page.page(rows, list(DATA), list(OTHERS)))
-            (folder / "choosing.md").write_text(realdata_page.extract(rows, list(DATA)))
+            wanted = [m for m in (methods or all_here) if m in all_here and m not in done]
+            # Data of the same shape run in the same process, which compiles for both at once.
+            with_twin = next((task for task in tasks if (TWINS.get(name), objective) == task[0][:2]), None)
+            if wanted and with_twin is not None:
+                with_twin.append((name, objective, wanted))
+            elif wanted:
+                tasks.append([(name, objective, wanted)])
+    for found in _all(tasks, workers):
+        rows += found
+        rows.sort(key=_place)
+        path.write_text(json.dumps(rows, indent=1))
+        for row in found:
+            tell(realdata_page.line(row))
+        (folder / "realdata.md").write_text(realdata_page.page(rows, list(DATA), list(OTHERS)))
+        (folder / "choosing.md").write_text(realdata_page.extract(rows, list(DATA)))
     return folder / "realdata.md"
+
+
+def _place(row: Row) -> tuple[int, ...]:
+    """Where a row stands, whichever problem was done first."""
+    names = ([*DATA, *LARGE, *OTHERS], list(OBJECTIVES), [*METHODS, ROWS])
+    return tuple(
+        known.index(row[key]) if row[key] in known else len(known)
+        for known, key in zip(names, ("data", "objective", "method"), strict=True)
+    )
+
+
+def _all(tasks: list[list[_Task]], workers: int) -> Iterator[list[Row]]:
+    """The rows of each task, as they are done."""
+    if workers == 1:
+        yield from map(_measure_all, tasks)
+        return
+    context = multiprocessing.get_context("spawn")
+    numbers: Any = context.Queue()
+    for number in range(workers):
+        numbers.put(number)
+    with ProcessPoolExecutor(workers, context, initializer=_keep_to_a_core, initargs=(numbers,)) as pool:
+        # Those with many rows take longest, and begin first.
+        longest = sorted(tasks, key=lambda task: task[0][0] not in LARGE)
+        for future in as_completed([pool.submit(_measure_all, task) for task in longest]):
+            yield future.result()
+
+
+def _keep_to_a_core(numbers: Any) -> None:
+    """Before XLA makes its threads: one core for everything that this process does."""
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[numbers.get() % len(cores)]})
+
+
+def _measure_all(task: list[_Task]) -> list[Row]:
+    with jax.enable_x64(True):
+        return [row for each in task for row in measure(*each)]

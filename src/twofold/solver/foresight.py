@@ -103,18 +103,21 @@ def _facts(problem: Problem, options: Options) -> Facts:
     return facts_of(problem, options.constants, options.participation, options.cost)
 
 
-def goal_of(options: Options, value: float | None, gap: float | None, best: float | None) -> Goal | None:
+def goal_of(
+    options: Options, value: float | None, gap: float | None, best: float | None, positive: bool = True
+) -> Goal | None:
     """What theory is asked for: the part of the first gap that has to be left, at most.
 
     `value` is F(x⁰), `gap` a bound of F(x⁰) − F*, and `best` is F*, each where it is known. For a target T without F* it is the largest
-    that can be: 1 − (F(x⁰) − T)/G for a gap of at most G, which is F(x⁰) itself where nothing better is known, as F ≥ 0.
+    that can be: 1 − (F(x⁰) − T)/G for a gap of at most G, which is F(x⁰) itself where nothing better is known than F ≥ 0 (`positive`).
     """
     budget, found = options.budget, list[Goal]()
     if budget.tol is not None and gap is not None and math.isfinite(gap) and gap > 0:
         found.append(Goal(budget.tol / gap, f"tol = {budget.tol:g}, from a gap of {gap:.3g} at most", "tol"))
     if budget.target is not None and value is not None and math.isfinite(value):
-        most = value - best if best is not None else value if gap is None else gap
-        if most > 0 and (best is not None or budget.target > 0):
+        least = best if best is not None else value - gap if gap is not None else 0.0 if positive else -math.inf
+        most = value - least
+        if 0 < most < math.inf:
             part = 1 - (value - budget.target) / most
             found.append(Goal(part, f"target = {budget.target:.9g}, from F = {value:.3g} at the start", "target"))
     return max(found, default=None)  # the run ends at whatever comes first

@@ -17,6 +17,7 @@ from twofold.engines.base import Engine
 from twofold.engines.loop import CAPACITY
 from twofold.engines.schedule import Course, Schedule, footprint
 from twofold.errors import InputError
+from twofold.losses import Linear
 from twofold.problem import Problem
 from twofold.result import Result
 from twofold.solver.auto import USUAL, accuracy, choose
@@ -292,7 +293,8 @@ class Run:
             return
         self.recording.derive(first)
         value, gap = (float(first[name][0]) if name in first else None for name in ("loss", "bound"))
-        self._goal = goal_of(self.options, value, gap, self._best)
+        positive = isinstance(getattr(self.problem.objective, "loss", None), Linear)
+        self._goal = goal_of(self.options, value, gap, self._best, positive)
         self._tell_user(shortfall(self.problem, self.algorithm, self.options, self._goal, self.is_auto))
         self._tell_user(late := too_little_time(self.problem, self.algorithm, self.options, self._goal))
         if late is not None:
