@@ -49,10 +49,10 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 """The settings of each method beside the common ones, the same on both data sets and both splits: the defaults of `tw.methods`, but for
 
-drop_last=True among the common ones, which leaves out a shorter last batch, as PFLlib does; pFedMe, whose server goes δ = 3 times as far
-as the mean, as PFLlib's author advises, and whose λ is 50 for 15: a personal model is a step of 1/λ on one batch of ten rows away from
-w_m, and 1/15 is thirteen times the learning rate; and APFL, whose own model learns from the blend at (1−α)² of its rate: `lr_beta` =
-lr/(1−α)² undoes that.
+drop_last=True among the common ones, which leaves out a shorter last batch, as PFLlib does; pFedMe, whose server goes δ = 3 times
+as far as the mean, as PFLlib's author advises, and whose λ is 50 for 15: a personal model is a step of 1/λ on one batch of ten rows
+away from w_m, and 1/15 is thirteen times the learning rate; and APFL, whose own model learns from the blend at (1−α)² of its rate:
+`lr_beta` = lr/(1−α)² undoes that.
 """
 PUBLISHED = pfllib_page.PUBLISHED
 
