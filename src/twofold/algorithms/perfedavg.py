@@ -27,7 +27,8 @@ class PerFedAvg(Training):
     """w_m −= lr·g with g ≈ ∇f'_m(w − α∇f'_m(w)), the inner step on one batch, the outer one on another; then w = mean of the w_m.
 
     `hessian="none"` is the first-order form, g = ∇f̂'(w − α∇f̂'(w)). `hessian="free"` approximates the second derivative by a
-    difference of two gradients: g − α(∇f̂'(w + δg) − ∇f̂'(w − δg))/(2δ). It runs on `objectives.maml(loss, alpha)`, with
+    difference of two gradients: g − α(∇f̂'(w + δg) − ∇f̂'(w − δg))/(2δ), on the inner batch again, where Fallah et al. draw a third
+    one. It runs on `objectives.maml(loss, alpha)`, with
     F = mean f'(w − α∇f'(w)). LSGD uses the exact gradient of F; the first-order form follows a slightly different direction.
     Clients take one gradient step of their own before they predict. A client with too few rows for a second batch uses the first
     one for both.

@@ -49,9 +49,10 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 """The settings of each method beside the common ones, the same on both data sets and both splits: the defaults of `tw.methods`, but for
 
-pFedMe, whose server goes δ = 3 times as far as the mean, as PFLlib's author advises, and whose λ is 50 for 15: a personal model is a
-step of 1/λ on one batch of ten rows away from w_m, and 1/15 is thirteen times the learning rate; and APFL, whose own model learns from
-the blend at (1−α)² of its rate: `lr_beta` = lr/(1−α)² undoes that.
+drop_last=True among the common ones, which leaves out a shorter last batch, as PFLlib does; pFedMe, whose server goes δ = 3 times
+as far as the mean, as PFLlib's author advises, and whose λ is 50 for 15: a personal model is a step of 1/λ on one batch of ten rows
+away from w_m, and 1/15 is thirteen times the learning rate; and APFL, whose own model learns from the blend at (1−α)² of its rate:
+`lr_beta` = lr/(1−α)² undoes that.
 """
 PUBLISHED = pfllib_page.PUBLISHED
 
@@ -232,8 +233,10 @@ def run(
 
 
 def page(out: str | Path, note: str = "") -> str:
-    """The page of all cells in a folder; `note` says how they were run."""
-    return pfllib_page.page(everything(out), COMMON, METHODS, note)
+    """The page of all cells in a folder, and of its nets_gpu.json if there is one; `note` says how they were run."""
+    path = Path(out) / "nets_gpu.json"
+    speed = json.loads(path.read_text()) if path.exists() else None
+    return pfllib_page.page(everything(out), COMMON, METHODS, note, speed)
 
 
 def _write(path: Path, text: str) -> Path:
