@@ -472,6 +472,7 @@ class Node:
             text = path.read_text()
             self.use(Contract(self.study, text), text)
             self._contract = text
+        if self._contract is not None:
             self._load()
 
     # --- the model ------------------------------------------------------------------------------------------------------
