@@ -271,21 +271,27 @@ QUESTIONS: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]] = {
     "a sum of one": (first_line(here=[1]), r"a sum without somebody \(\[1\]\), and the study says missing = 'wait'"),
     "a line of the future": (first_line(round=2, t=1), "tells of round 2 in a question of round 2"),
     # what is no question
-    "no contract": (without("contract"), "sent no contract, which must be a text"),
-    "a contract that is a number": (changed(contract=5), "sent contract = 5, which must be a text"),
-    "no round": (without("round"), "sent no round"),
-    "a round in words": (changed(round="two"), "sent round = 'two', which must be a whole number ≥ 1"),
-    "half a round": (changed(round=1.5), "sent round = 1.5"),
-    "lines that are none": (changed(lines=5), "sent lines = 5, which must be a list of tables"),
-    "a line without a round": (changed(lines=[{}]), "sent no a line with round"),
-    "last in words": (changed(last="no"), "sent last = 'no', which must be true or false"),
-    "time in words": (changed(t=None), "sent t = None"),
-    "said as a number": (changed(said=3), "sent said = 3"),
+    "no contract": (without("contract"), "sent a question without contract, which must be a text"),
+    "a contract that is a number": (changed(contract=5), "sent a question with contract = 5, which must be a text"),
+    "no round": (without("round"), "sent a question without round"),
+    "a round in words": (changed(round="two"), "sent a question with round = 'two', which must be a whole number ≥ 1"),
+    "half a round": (changed(round=1.5), "sent a question with round = 1.5"),
+    "lines that are none": (changed(lines=5), "sent a question with lines = 5, which must be a list of tables"),
+    "a line without a round": (changed(lines=[{}]), "sent a line without round"),
+    "last in words": (changed(last="no"), "sent a question with last = 'no', which must be true or false"),
+    "time in words": (changed(t=None), "sent a question with t = None"),
+    "said as a number": (changed(said=3), "sent a question with said = 3"),
     "an unknown kind": (changed(kind="run"), "asks 'run', which this node does not know"),
     "a kind that is a list": (changed(kind=[]), r"asks \[\], which this node does not know"),
     "no version": (without("v"), "speaks version None"),
-    "an opening of nothing": (lambda a: {k: a[k] for k in ("v", "study")} | {"kind": "open"}, "sent no contract"),
-    "a hello without a nonce": (lambda a: {k: a[k] for k in ("v", "study")} | {"kind": "hello"}, "sent no nonce"),
+    "an opening of nothing": (
+        lambda a: {k: a[k] for k in ("v", "study")} | {"kind": "open"},
+        "sent a question without contract",
+    ),
+    "a hello without a nonce": (
+        lambda a: {k: a[k] for k in ("v", "study")} | {"kind": "hello"},
+        "sent a question without nonce",
+    ),
 }
 
 
@@ -336,3 +342,16 @@ def test_a_contract_is_looked_at_before_a_node_comes_back(tmp_path: Path):
         Stopped, match="Nobody is left to wait for: north: says: client 'north': this run began with other"
     ):
         Coordinator(small.study, InProcess(list(small.grid.all.values())), tmp_path / "server", patience=WAITING).run()
+
+
+@pytest.mark.parametrize("value", [5, "x" * 64, "0" * 1_000_000])
+def test_a_commitment_that_is_no_digest_is_refused(value: Any, tmp_path: Path):
+    """It would go into everybody's contract."""
+
+    def fault(who: Any, content: bytes) -> list[Any]:
+        answer = wire.opened("x", who.handle(content))
+        return [wire.sealed(Note(answer.about | ({"commitment": value} if who.name == "east" else {}), {}))]
+
+    with pytest.raises(Stopped, match="east: sent commitment = .*, which is no digest") as error:
+        Small(study("scd"), tmp_path, fault).run(patience=WAITING)
+    assert len(str(error.value)) < 200

@@ -37,18 +37,18 @@ OPEN = {"contract": TEXT, "said": TEXT, "round": SOME, "here": HERE}
 HELLO = {"nonce": TEXT}
 
 
-def entries(about: Mapping[str, Any], kinds: Mapping[str, Kind], what: str = "") -> None:
+def entries(about: Mapping[str, Any], kinds: Mapping[str, Kind], what: str = "a question") -> None:
     """Refuse a document of the coordinator's in which something is missing or of another kind than it should be.
 
     >>> entries({"round": "seven"}, {"round": SOME})
     Traceback (most recent call last):
-    twofold.federation.wire.Refused: the coordinator: sent round = 'seven', which must be a whole number ≥ 1
+    twofold.federation.wire.Refused: the coordinator: sent a question with round = 'seven', which must be a whole number ≥ 1
     """
     for name, kind in kinds.items():
         if name not in about:
-            raise Refused(SERVER, f"sent no {what}{name}, which must be {kind.words}")
+            raise Refused(SERVER, f"sent {what} without {name}, which must be {kind.words}")
         if not kind.fits(about[name]):
-            raise Refused(SERVER, f"sent {what}{name} = {repr(about[name])[:60]}, which must be {kind.words}")
+            raise Refused(SERVER, f"sent {what} with {name} = {repr(about[name])[:60]}, which must be {kind.words}")
 
 
 # --- the contract -------------------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ class Contract:
             raise Refused(SERVER, "sent a contract that is no JSON document") from None
         if not isinstance(document, dict):
             raise Refused(SERVER, "sent a contract that is no JSON document")
-        entries(document, TERMS, "a contract with ")
+        entries(document, TERMS, "a contract")
         if document["v"] != VERSION or document["study"] != study.digest:
             raise Refused(SERVER, "sent a contract of another study file than this node has")
         if len(document["commitments"]) != study.M:
@@ -150,7 +150,7 @@ def asked(study: Study, timetable: Timetable, about: Mapping[str, Any]) -> Asked
     _check_time(r, about["t"], timetable.end_of(r - 1) if last else int(timetable.times[r - 1]))
     lines: dict[int, Line] = {}
     for each in about["lines"]:
-        entries(each, {"round": SOME, "t": COUNT}, "a line with ")
+        entries(each, {"round": SOME, "t": COUNT}, "a line")
         i, here = each["round"], each.get("here")
         if i >= r:
             raise Refused(SERVER, f"tells of round {i} in a question of round {r}")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
-from twofold import storage
 from twofold.federation import store
 from twofold.model import Model
 from twofold.model.files import DOCUMENT, TENSORS
@@ -33,9 +32,7 @@ def write_model(node: Node, out: str | Path) -> None:
         node.seat.problem, (w, beta), features=tuple(names) or None, classes=None if classes is None else tuple(classes)
     )
     out = Path(out)
-    is_new = not out.exists()
-    storage.made(out)
-    if is_new:
+    if not out.is_dir():  # a folder that is there may have other things in it
         store.closed(out)
     for name in (TENSORS, DOCUMENT):  # β is in them: closed to others before anything is in them
         store.replace_file(out / name, b"")

@@ -21,7 +21,7 @@ import numpy as np
 from twofold import randomness, tree
 from twofold.engines.schedule import footprint
 from twofold.engines.sides import ClientSide
-from twofold.errors import InputError
+from twofold.errors import InputError, TwofoldError
 from twofold.federation import contract, gap, store, wire
 from twofold.federation.account import Timetable
 from twofold.federation.contract import SERVER, Asked, Contract
@@ -128,9 +128,6 @@ class Node:
         if self.study.masks and self.identity is not None:
             everyone = [self.study.keys[name] for name in self.study.names]
             self.masks = Masks(seat.position, self.identity, everyone, self.study.digest)
-        # All that a message follows from, besides the study, the contract and the history.
-        hidden = None if noise is None else [noise.clip, noise.multiplier, noise.delta]
-        self._own = wire.fingerprint(self.study.digest, self.name, seat.x, seat.y, sorted(tells), digits, hidden)
         self._contract: str | None = None
         self._promised: str | None = None  # the contract that has this node's own commitment
         self._state: _State | None = None
@@ -152,7 +149,7 @@ class Node:
         """The answer to a question, both as bytes; what is wrong with a question is said in the answer."""
         try:
             answer = self.answer(wire.opened(SERVER, content))
-        except (InputError, Refused, OSError) as error:
+        except (TwofoldError, OSError) as error:
             log.warning("not answered: %s", error)
             why = {"later": _why(error)} if store.is_full(error) else {"refused": self._outwards(error)}
             answer = Note({"v": VERSION, "study": self.study.digest, "name": self.name, **why}, {})
@@ -404,6 +401,13 @@ class Node:
         self._first = _State(said=wire.fingerprint(text), shared=self.client.shared, private=self.client.private)
 
     @cached_property
+    def _own(self) -> str:
+        """A digest of all that a message follows from, besides the study, the contract and the history."""
+        noise = None if self.noise is None else [self.noise.clip, self.noise.multiplier, self.noise.delta]
+        seat = self.seat
+        return wire.fingerprint(self.study.digest, self.name, seat.x, seat.y, sorted(self.tells), self.digits, noise)
+
+    @cached_property
     def _timetable(self) -> Timetable:
         """When rounds come, by the common coins."""
         return Timetable(self.study, self.algorithm, self._parts, np.ones(self.study.M, np.int64))
@@ -472,6 +476,7 @@ class Node:
             text = path.read_text()
             self.use(Contract(self.study, text), text)
             self._contract = text
+        if self._contract is not None:
             self._load()
 
     # --- the model ------------------------------------------------------------------------------------------------------

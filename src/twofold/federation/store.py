@@ -39,7 +39,7 @@ def closed(folder: Path) -> Path:
     >>> oct(closed(folder).stat().st_mode & 0o777)
     '0o700'
     """
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    storage.made(folder)
     if folder.stat().st_mode & 0o077:
         try:
             folder.chmod(0o700)
