@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -338,9 +339,20 @@ def test_what_is_answered_is_on_the_disk_before(tmp_path: Path, synced: list[int
 
     small = Small(study("scd"), tmp_path, fault)
     small.run(patience=WAITING)
-    assert counts[:4] == [4] * 4  # the contract and the state, each with its folder
+    assert counts[:4] == [1 + 4] * 4  # a new folder; the contract and the state, each with its folder
     assert set(counts[4:]) == {2}
-    assert len(synced) == sum(counts) + 2 * (1 + 5 + 1)  # the contract, five rounds and the end
+    assert len(synced) == sum(counts) + 2 + 2 * (1 + 5 + 1)  # two new folders; the contract, five rounds and the end
+
+
+def test_a_new_folder_is_synced_into_the_one_it_stands_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Else the file is on the disk after a power cut, and nobody knows where."""
+    found: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda number: found.append(os.readlink(f"/proc/self/fd/{number}")))
+    store.replace_file(tmp_path / "run" / "log" / "a", b"a")
+    folders = [str(tmp_path), str(tmp_path / "run")]
+    assert found[:2] == folders and found[-1] == str(tmp_path / "run" / "log") and len(found) == 4
+    store.replace_file(tmp_path / "run" / "log" / "a", b"b")
+    assert len(found) == 6
 
 
 def test_where_the_study_says_skip_a_bad_client_is_left_out(tmp_path: Path):

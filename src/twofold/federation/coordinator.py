@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import jax.numpy as jnp
 import numpy as np
 
-from twofold import randomness, tree
+from twofold import randomness, storage, tree
 from twofold.engines.schedule import footprint
 from twofold.engines.sides import mean_of
 from twofold.errors import TwofoldError
@@ -166,7 +166,7 @@ class Coordinator:
         self._stop: dict[str, Any] | None = None
         self._end: dict[str, Any] | None = None
         self.contract = ""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        storage.made_durably(self.folder)
 
     # --- words ----------------------------------------------------------------------------------------------------------
 
