@@ -538,6 +538,18 @@ def test_who_hands_out_shares_that_nobody_can_open_is_left_out_and_nobody_else_i
     assert_allclose(small.beta(), beta, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("what", ["share.0", "commitments.0"])
+def test_a_question_to_open_a_sum_without_the_shares_gets_a_sentence(what: str, tmp_path: Path):
+    def fault(who: Any, content: bytes) -> list[Any]:
+        asked = wire.opened("x", content)
+        if asked.about["kind"] == "open" and who.name == "west":
+            short = Note(asked.about, {n: a for n, a in asked.arrays.items() if n != what})
+            assert "asks to open a sum without the shares of north" in about(who.handle(wire.sealed(short)))["refused"]
+        return [who.handle(content)]
+
+    Small(behind_masks(rounds=1), tmp_path, fault).run(patience=WAITING)
+
+
 def test_one_share_that_cannot_be_opened_spoils_nothing(tmp_path: Path):
     small = Small(behind_masks(), tmp_path, Once(altered(junk(("share.0",))), 2, times=9))
     small.run(patience=WAITING)

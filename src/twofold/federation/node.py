@@ -346,6 +346,8 @@ class Node:
         assert self.masks is not None
         if j == self.seat.position:
             return [each[j] for each in self.masks.shares(asked)]
+        if any(f"{what}.{j}" not in arrays for what in ("share", "commitments")):
+            raise Refused(SERVER, f"asks to open a sum without the shares of {self.study.names[j]}")
         box, committed = arrays[f"share.{j}"].tobytes(), arrays[f"commitments.{j}"].tobytes()
         return self.masks.opened_shares(j, box, committed, asked)
 
