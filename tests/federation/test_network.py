@@ -191,7 +191,8 @@ def test_no_more_of_a_request_is_read_than_can_be_meant(says: str, path: str, ce
     who = identities()["north"]
     found = FlowerGrid(certificates=certs, keys={"north": who.public}, most=2_000_000)
     read: list[int] = []
-    keep = found._server.config.app._app
+    door: Any = found._server.config.app
+    keep = door._app
 
     async def counting(scope: Any, receive: Any, send: Any) -> None:
         async def heard() -> Any:
@@ -201,7 +202,7 @@ def test_no_more_of_a_request_is_read_than_can_be_meant(says: str, path: str, ce
 
         await keep(scope, heard, send)
 
-    found._server.config.app._app = counting
+    door._app = counting
     chunks = [bytes(1_000_000)] * 32
 
     def post(key: bytes) -> int:
