@@ -21,6 +21,7 @@ __all__ = [
     "MODULE",
     "Skeleton",
     "made",
+    "made_durably",
     "modules",
     "pack",
     "plain",
@@ -186,7 +187,7 @@ def replace_file(path: Path, content: bytes, private: bool = False) -> None:
     >>> replace_file(folder / "a", b"one"), (folder / "a").read_bytes()
     (None, b'one')
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    made_durably(path.parent)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with beside.open("wb") as file:
@@ -199,9 +200,29 @@ def replace_file(path: Path, content: bytes, private: bool = False) -> None:
     except OSError:  # a full disk: leave nothing half-written behind
         beside.unlink(missing_ok=True)
         raise
-    if hasattr(os, "O_DIRECTORY"):  # Windows cannot sync a folder
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    _sync(path.parent)
+
+
+def made_durably(folder: Path) -> None:
+    """Make a folder and its parents, each synced into the one that it stands in.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp()) / "runs" / "first"
+    >>> made_durably(folder), folder.is_dir()
+    (None, True)
+    """
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in reversed(missing):
+        _sync(each.parent)
+
+
+def _sync(path: Path) -> None:
+    """What is in a folder stays in it, whatever happens."""
+    if not hasattr(os, "O_DIRECTORY"):  # Windows cannot sync a folder
+        return
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -224,6 +224,7 @@ def test_units_call_commands_that_there_are():
     serve, join = unit("twofold-serve.service"), unit("twofold-join@.service")
     assert serve["RestartPreventExitStatus"] == "2" and join["RestartPreventExitStatus"] == "2 5"
     for each in (serve, join):
+        assert each["UMask"] == "0077"
         assert each["Restart"] == "on-failure" and each["ReadWritePaths"].startswith("-/srv/twofold")
         assert_command(each["ExecStart"].split()[1:])
 
@@ -244,11 +245,21 @@ def test_the_compose_file_is_a_study_of_four():
     for name, service in services.items():
         words = service["command"].split()
         assert_command(words)
+        files = [volume.split(":")[0] for volume in service["volumes"] if volume.startswith(".")]
+        own = {"./study/study.toml", "./study/certs/server.pem", "./study/certs/server.key"}
         if name != "coordinator":
-            assert words[words.index("--as") + 1] == name and service["read_only"]
+            assert words[words.index("--as") + 1] == name
+            own = {"./study/study.toml", "./study/certs/ca.crt", f"./study/{name}.key", f"./study/{name}.csv"}
+        # Nobody's container has another one's key, table or certificate in it, and all that a command names is there.
+        assert set(files) == own and all(volume.endswith(":ro") for volume in service["volumes"][: len(own)])
+        inside = {volume.split(":")[1].removeprefix("/study/") for volume in service["volumes"]}
+        named = {word for word in words if word.endswith((".toml", ".csv", ".key", ".crt"))}
+        assert named <= inside and service["read_only"] and service["cap_drop"] == ["ALL"]
     kept = (DEPLOY.parent / ".dockerignore").read_text().split()
     assert kept[0] == "*" and "**/*.key" in kept and "**/*.csv" in kept
-    assert "COPY . " not in (DEPLOY / "Dockerfile").read_text()
+    image = (DEPLOY / "Dockerfile").read_text()
+    assert "COPY . " not in image
+    assert image.index("USER twofold") < image.index("ENTRYPOINT")
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl on this machine")

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
 import twofold as tw
 from federation.small import by_hand, problem
-from federation.test_processes import Stage, _cached
+from federation.test_processes import SHARED, Stage, _cached
+from twofold.federation import store
+from twofold.federation.study import made
 
 pytest.importorskip("flwr")
 
@@ -68,15 +70,29 @@ def test_a_dropout_and_two_deaths_at_the_end(stage: Stage):
     stage.join(0)
     assert stage.nodes[0].wait(timeout=60) == 0, stage.said()
     found = tw.Result.load(folder / "run" / "result")
-    from twofold.federation import store
-
     heres = [store.read(path)[1]["here"] for path in sorted(log.iterdir())]
     absent = {r: set(range(4)) - set(here) for r, here in enumerate(heres, 1) if here is not None}
     assert {3} in absent.values()
     contract = json.loads((folder / "run" / "contract.json").read_text())
-    from twofold.federation.study import made
-
     w, beta = by_hand(stage.play.study, made(contract["algorithm"]), "mixture", absent, False)
     assert_allclose(found.w, w, rtol=0, atol=1e-10)
     assert_allclose(stage.play.beta(), beta, rtol=0, atol=1e-10)
-    assert np.all(found.ledger.wire_up > 0) and found.ledger.rounds == ROUNDS
+    # The ledger: that of a run that nobody disturbed, less what one has not sent and not told while it was away.
+    expected = tw.solve(problem(), made(contract["algorithm"]), rounds=ROUNDS, seed=3, record=()).ledger.as_dict()
+    ledger, whole = found.ledger.as_dict(), {k: expected[k] for k in SHARED if not k.endswith("_up")}
+    assert {k: int(np.max(ledger[k])) if k.endswith("down") else ledger[k] for k in whole} == whole
+    away = np.array([sum(m in who for who in absent.values()) for m in range(4)])
+    each = int(np.max(expected["floats_up"])) // ROUNDS
+    assert away[3] and each * ROUNDS == expected["floats_up"]
+    assert_array_equal(ledger["floats_up"], each * (ROUNDS - away))
+    assert_array_equal(ledger["bytes_up"], 8 * each * (ROUNDS - away))
+    end = json.loads((folder / "run" / "end.json").read_text())
+    ends = set() if end["here"] is None else set(range(4)) - set(end["here"])
+    told = [m not in absent.get(r, ()) for r in range(1, ROUNDS + 1, 4) for m in range(4)]
+    losses = np.reshape(told, (-1, 4)).sum(0) + [m not in ends for m in range(4)]
+    assert_array_equal(ledger["reported"], 4 + losses)  # μ', L', 𝓛', rows, and a loss each time
+    lines = [store.read(path)[1] for path in sorted(log.iterdir())] + [end]
+    for way in ("up", "down"):
+        bytes_of = [sum(line[way][name] for line in lines) for name in stage.play.names]
+        assert_array_equal(ledger[f"wire_{way}"], bytes_of)
+    assert np.all(found.ledger.wire_up > found.ledger.bytes_up) and found.ledger.rounds == ROUNDS

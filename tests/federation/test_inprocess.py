@@ -106,7 +106,7 @@ def test_nothing_passes_but_what_is_due(tmp_path: Path):
     answers = [wires.opened("x", content) for way, _, content in small.grid.carried if way == "up"]
     rounds = [a for a in answers if a.about["kind"] == "round"]
     assert {k for a in answers for k in a.about} <= {
-        "v", "study", "name", "kind", "round", "t", "seconds", "x64", "tells", "told", "commitment",
+        "v", "study", "name", "kind", "question", "round", "t", "seconds", "x64", "tells", "told", "commitment",
     }  # fmt: skip
     assert {n for a in rounds for n in a.arrays} <= {"report", "difference.0", "full.0", "w.0"}
     sent = sum(a.nbytes for answer in rounds for n, a in answer.arrays.items() if n != "report")
@@ -383,6 +383,15 @@ def test_what_is_told_is_counted(tmp_path: Path):
         ({"loss": {"name": "logisti"}}, "did you mean logistic"),
         ({"objective": {"name": "mixture"}}, "does not fit mixture"),
         ({"algorithm": {"name": "saga"}, "round": {"missing": "skip"}}, "not known to be right for saga"),
+        (
+            {"algorithm": {"name": "lsgd"}, "round": {"missing": "skip", "quorum": 2}},
+            "more than half of 4 and not more than all, got 2",
+        ),
+        (
+            {"algorithm": {"name": "lsgd"}, "round": {"missing": "skip", "quorum": 5}},
+            "more than half of 4 and not more than all, got 5",
+        ),
+        ({"round": {"quorum": 3}}, "quorum is for missing = 'skip'"),
         ({"client": [{"name": "a"}, {"name": "a"}]}, "the same name"),
         ({"version": 7}, "version 7"),
     ],

@@ -7,6 +7,7 @@ import ssl
 import sys
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,17 +17,22 @@ import pytest
 from numpy.testing import assert_allclose
 
 import twofold as tw
-from federation.small import NAMES, identities, node, problem, study
+from federation.small import NAMES, Small, identities, node, problem, study
 from twofold.errors import InputError
 from twofold.federation import Coordinator, Identity, Patience, Question, Study
 
 pytest.importorskip("flwr")
 httpx = pytest.importorskip("httpx")
 
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER  # noqa: E402
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes  # noqa: E402
+
 from twofold.engines.flower import FlowerGrid, bodies, join  # noqa: E402
 from twofold.engines.flower.join import NotLetIn, _Line  # noqa: E402
 from twofold.engines.flower.server import PATHS  # noqa: E402
+from twofold.federation.account import MARGIN, most_bytes  # noqa: E402
 from twofold.federation.certificates import make_certificates  # noqa: E402
+from twofold.federation.study import KEPT, PRESENT  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +169,109 @@ def test_nothing_is_served_to_the_outside_without_certificates_and_keys(certs: P
         FlowerGrid("0.0.0.0", 0)
     with pytest.raises(InputError, match="must list every client's key"):
         FlowerGrid("0.0.0.0", 0, certs)
+
+
+def test_certificates_that_are_not_there_get_a_sentence(certs: Path, tmp_path: Path):
+    with pytest.raises(InputError, match=r"There is no .*nothere/server.pem: name the folder that `twofold study init"):
+        FlowerGrid(certificates=tmp_path / "nothere")
+    (tmp_path / "server.pem").write_bytes((certs / "server.pem").read_bytes())
+    (tmp_path / "server.key").write_text("no key")
+    with pytest.raises(InputError, match="server.key are no certificate and its key"):
+        FlowerGrid(certificates=tmp_path)
+    make_certificates(tmp_path / "other", ["127.0.0.1"])
+    (tmp_path / "server.key").write_bytes((tmp_path / "other" / "server.key").read_bytes())
+    with pytest.raises(InputError, match="server.key are no certificate and its key"):
+        FlowerGrid(certificates=tmp_path)
+
+
+@pytest.mark.parametrize("says", ["its length", "nothing"])
+@pytest.mark.parametrize("path", ["pull-messages", "push-object"])
+def test_no_more_of_a_request_is_read_than_can_be_meant(says: str, path: str, certs: Path):
+    """32 MB from somebody whose key is known, but who has not proved that it is its own; and none at all from a stranger."""
+    who = identities()["north"]
+    found = FlowerGrid(certificates=certs, keys={"north": who.public}, most=2_000_000)
+    read: list[int] = []
+    door: Any = found._server.config.app
+    keep = door._app
+
+    async def counting(scope: Any, receive: Any, send: Any) -> None:
+        async def heard() -> Any:
+            message = await receive()
+            read.append(len(message.get("body", b"")))
+            return message
+
+        await keep(scope, heard, send)
+
+    door._app = counting
+    chunks = [bytes(1_000_000)] * 32
+
+    def post(key: bytes) -> int:
+        body: Any = b"".join(chunks) if says == "its length" else iter(chunks)
+        headers = {FLEET_HTTP_PUBLIC_KEY_HEADER: key.decode(), "content-type": "application/protobuf"}
+        with trusting(certs) as client:
+            return client.post(url(found, f"/v1/fleet/{path}"), content=body, headers=headers, timeout=20).status_code
+
+    try:
+        assert post(b64encode(public_key_to_bytes(who.public.node))) == 413
+        assert sum(read) <= (2_000_000 if path == "push-object" else 1 << 20)
+        read.clear()
+        assert post(b64encode(b"a stranger")) == 401 and read == []
+    finally:
+        found.close()
+
+
+@pytest.mark.parametrize("name", sorted(tw.algorithms.REGISTRY))
+def test_the_longest_answer_is_known_before_anything_is_told(name: str, tmp_path: Path):
+    options: dict[str, Any] = {"missing": "skip"} if name in (*KEPT, *PRESENT) else {}
+    agreed = study(name, rounds=1, keys=True, masks={"on": True}, round=options)
+    most = most_bytes(agreed)
+    small = Small(agreed, tmp_path)
+    small.run()
+    longest = max(len(content) for way, _, content in small.grid.carried if way == "up")
+    assert longest < most < longest + 1.1 * MARGIN
+
+
+def test_words_of_flowers_are_logged_as_ours(certs: Path, caplog: pytest.LogCaptureFixture, capfd: Any):
+    found = FlowerGrid(certificates=certs)
+    try:
+        with trusting(certs) as client, caplog.at_level("INFO", "twofold"):
+            answer = client.post(
+                url(found, "/v1/fleet/pull-messages"), content=b"\x1b[31m", headers={"content-type": "x"}
+            )
+    finally:
+        found.close()
+    assert answer.status_code >= 400
+    assert "Fleet" not in (said := "".join(capfd.readouterr())) and "\x1b" not in said and "ERROR" not in said
+    assert any(record.name == "twofold.serve" and "Flower: " in record.getMessage() for record in caplog.records)
+
+
+def test_nobody_answers_a_question_that_was_put_to_somebody_else(certs: Path, caplog: pytest.LogCaptureFixture):
+    """north knows south's question and ticket, and answers it as south, over its own connection."""
+    found = FlowerGrid(certificates=certs, keys={name: identities()[name].public for name in ("north", "south")})
+    try:
+        north, south = (line(found, certs, identities()[name]) for name in ("north", "south"))
+        north.enter()
+        south.enter()
+        tickets = found.push([Question(south.node.node_id, b"question")])
+        while (got := south.question()) is None:
+            pass
+        north.answer(got[0], b"forged")
+        assert found.pull(tickets) == []
+        assert any("north answers a question that was put to south: dropped" in r.getMessage() for r in caplog.records)
+        south.answer(got[0], b"right")
+        assert found.pull(tickets) == [(tickets[0], b"right")]
+        assert not found._asked and not found._replies
+    finally:
+        hang_up()
+        found.close()
+
+
+def test_flower_has_a_folder_that_nobody_could_guess(fresh_python: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("FLWR_HOME", raising=False)
+    code = "import os, twofold.engines.flower; f = os.environ['FLWR_HOME']; print(f, oct(os.stat(f).st_mode)[-3:])"
+    (one, mode), (other, _) = fresh_python(code).split(), fresh_python(code).split()
+    assert one != other and mode == "700"
+    assert not Path(one).exists()  # gone with the process
 
 
 def test_a_federation_over_the_wire_and_nothing_stays_in_memory(certs: Path, tmp_path: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import threading
 import time
@@ -82,6 +83,18 @@ def test_the_page_of_a_run_that_is_going_on(browser: Browser, tmp_path: Path):
         assert browser.do("document.querySelector('#events li').textContent") == "the study is done"
         assert browser.do("document.querySelectorAll('#loss polyline').length") == 1
     run.join(timeout=30)
+
+
+def test_the_page_is_for_this_machine_under_its_own_name(tmp_path: Path):
+    """A page of somebody else's whose name points to 127.0.0.1 gets nothing (DNS rebinding)."""
+    (tmp_path / "status.json").write_text("{}")
+    with watching(tmp_path, 0) as port:
+        names = ("127.0.0.1", "localhost", f"localhost:{port}", f"127.0.0.1:{port}", "LOCALHOST")
+        for host in (*names, "evil.example", f"evil.example:{port}", "localhost.evil.example", "", "127.0.0.1:80:80"):
+            line = http.client.HTTPConnection("127.0.0.1", port or 0)
+            line.request("GET", "/status.json", headers={"host": host})
+            assert line.getresponse().status == (200 if host in names else 421), host
+            line.close()
 
 
 def test_the_page_has_two_paths(tmp_path: Path):

@@ -25,8 +25,10 @@ from numpy.testing import assert_allclose
 from typer.testing import CliRunner
 
 import twofold as tw
+from federation.small import problem as four
 from forked import Forked, Zygote
 from twofold.cli import app
+from twofold.federation.study import made
 
 pytest.importorskip("flwr")
 
@@ -101,19 +103,27 @@ main()
 """
 
 
+def new_zygote() -> Zygote:
+    return Zygote("twofold.cli", "twofold.engines.flower.server", "twofold.federation.page", "twofold.solver")
+
+
 class Stage:
-    """A coordinator and three nodes, each a process of its own (see forked.py)."""
+    """A coordinator and its nodes, each a process of its own (see forked.py)."""
 
     def __init__(
-        self, folder: Path, rounds: int, method: Any = None, whole: tw.Problem | None = None, **sections: Any
+        self,
+        folder: Path,
+        rounds: int,
+        method: Any = None,
+        whole: tw.Problem | None = None,
+        zygote: Zygote | None = None,
+        **sections: Any,
     ) -> None:
         self.whole = whole or problem()
         sections = {"round": {"record": 20}, "tell": {"salt": False}} | sections
         self.play = Rehearsal(self.whole, method or tw.algorithms.ASVRCD(), folder, rounds=rounds, seed=3, **sections)
         self.port = free_port()
-        self.zygote = Zygote(
-            "twofold.cli", "twofold.engines.flower.server", "twofold.federation.page", "twofold.solver"
-        )
+        self.zygote = zygote or new_zygote()
         self.server: Forked | subprocess.Popen[bytes] | None = None
         self.nodes: dict[int, Forked] = {}
 
@@ -172,6 +182,31 @@ class Stage:
                 process.send_signal(signal.SIGCONT)
                 self.kill(process)
         self.zygote.end()
+
+
+def test_four_processes_in_the_open_are_the_same_to_rounding(tmp_path: Path):
+    """acd and asvrcd with TLS and keys and without masks, so that there is no fixed point in between."""
+    zygote, stages = new_zygote(), []
+    try:
+        for name in ("acd", "asvrcd"):
+            sections: dict[str, Any] = {"masks": {"on": False}, "round": {"record": 4}}
+            stages.append(Stage(tmp_path / name, 8, tw.algorithms.REGISTRY[name](), four(), zygote, **sections))
+            stages[-1].serve()
+            for i in range(4):
+                stages[-1].join(i)
+        for stage in stages:
+            assert stage.server is not None and stage.server.wait(timeout=120) == 0, stage.said()
+            assert [node.wait(timeout=60) for node in stage.nodes.values()] == [0] * 4
+            found = tw.Result.load(stage.play.folder / "run" / "result")
+            contract = json.loads((stage.play.folder / "run" / "contract.json").read_text())
+            assert stage.play.study.keys and not stage.play.study.masks
+            method = made(contract["algorithm"])
+            expected = tw.solve(four(), method, rounds=8, seed=3, every=4, engine="messages")
+            assert_same(found, expected, stage.play.beta(), 1e-12)
+            assert_allclose(found.history["loss"], expected.history["loss"], rtol=0, atol=1e-12)
+    finally:
+        for stage in stages:
+            stage.end()
 
 
 ROUNDS = 80
@@ -250,8 +285,6 @@ def test_whatever_is_killed_nothing_is_lost(stage: Stage):
         assert process.wait(timeout=30) == 0, stage.said()
     found = tw.Result.load(folder / "run" / "result")
     contract = json.loads((folder / "run" / "contract.json").read_text())
-    from twofold.federation.study import made
-
     expected = tw.solve(stage.whole, made(contract["algorithm"]), rounds=ROUNDS, seed=3, record=())
     assert_same(found, expected, stage.play.beta(), 1e-10)
     events = [json.loads(line)["event"] for line in (folder / "run" / "events.jsonl").read_text().splitlines()]

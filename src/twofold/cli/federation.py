@@ -98,6 +98,7 @@ rounds = 100
 [round]
 missing = "wait"         # or "skip": go on without who has not answered by the deadline
 deadline = 60            # seconds
+# quorum = 3             # with "skip": how many clients a round takes; more than two thirds if not given
 record = 10              # ask for losses every so many rounds; only who joins with --tell loss tells
 
 [masks]                  # the coordinator sees sums only; every client needs a key

@@ -10,19 +10,41 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from twofold import tree
 from twofold.algorithms.base import Algorithm
-from twofold.engines.schedule import Schedule
+from twofold.engines.schedule import Schedule, footprint
 from twofold.engines.sides import ServerSide
 from twofold.errors import InputError
 from twofold.federation import gap, wire
+from twofold.federation.masks import SHARE
+from twofold.federation.seat import asked_about
 from twofold.federation.study import Study
 from twofold.result import History, Ledger, Result
 from twofold.tree import Pytree
 
-__all__ = ["Account", "Timetable"]
+__all__ = ["Account", "Timetable", "most_bytes"]
 
 LOOK = 1 << 20
 """Iterations that are looked at before a study is refused because its rounds do not come."""
+
+
+MARGIN = 1 << 20
+"""Bytes of an answer besides its arrays: more than any document of ours has."""
+
+
+def most_bytes(study: Study) -> int:
+    """More than any answer of a node's can have: all parts of a message and a report in 64 bits, shares, and a document.
+
+    Sizes do not depend on what nodes tell, so any constants will do.
+    """
+    sets = len(asked_about(study.loss, study.stand_in))
+    told = {"mu": [0.5] * sets, "L": [1.0] * sets, "calL": [1.0] * sets, "rows": 100}
+    algorithm, _ = study.complete(dict.fromkeys(study.names, told))
+    message = footprint(tree.cast(algorithm), study.stand_in).message
+    numbers = sum(leaf.size for leaf in jax.tree.leaves(message)) + 2
+    numbers += 0 if study.tolerance is None else gap.numbers_told(study.stand_in)
+    shares = 2 * study.M * (study.M + 2) * SHARE if study.masks and study.missing == "skip" else 0
+    return 8 * numbers + shares + MARGIN
 
 
 class Timetable:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from twofold.algorithms.base import Algorithm
 from twofold.federation.account import Timetable
 from twofold.federation.document import COUNT, FLAG, SOME, TEXT, Kind
-from twofold.federation.masks import threshold
 from twofold.federation.study import Study, fields_of, made
 from twofold.federation.wire import VERSION, Refused
 
@@ -174,7 +173,5 @@ def check_here(study: Study, here: Any) -> None:
         )
     if not HERE.fits(here) or len(set(here)) != len(here) or not all(j < study.M for j in here):
         raise Refused(SERVER, f"tells of a sum of {repr(here)[:60]}, which are no clients of the study")
-    if len(here) < threshold(study.M):
-        raise Refused(
-            SERVER, f"tells of a sum of {len(here)} clients, fewer than the {threshold(study.M)} that it takes"
-        )
+    if len(here) < study.quorum:
+        raise Refused(SERVER, f"tells of a sum of {len(here)} clients, fewer than the {study.quorum} that it takes")

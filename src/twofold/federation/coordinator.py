@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,16 +19,17 @@ from typing import Any, NamedTuple, Protocol
 import jax.numpy as jnp
 import numpy as np
 
-from twofold import randomness, tree
+from twofold import randomness, storage, tree
 from twofold.engines.schedule import footprint
 from twofold.engines.sides import mean_of
 from twofold.errors import TwofoldError
 from twofold.federation import contract, gap, store, wire
 from twofold.federation.account import Account
-from twofold.federation.masks import decode, threshold
+from twofold.federation.hello import heard
+from twofold.federation.masks import COMMITMENT, SHARE, decode
 from twofold.federation.store import Arrays
 from twofold.federation.study import KEPT, Study, made
-from twofold.federation.sums import Opening, total
+from twofold.federation.sums import Opening, nonsense, total
 from twofold.federation.wire import VERSION, Note, Refused
 from twofold.result import Result
 
@@ -96,18 +98,29 @@ class _Line(NamedTuple):
 class _Asked:
     """Who was asked what in one round, and who has answered."""
 
-    def __init__(self, names: list[str], again: float) -> None:
-        self.tickets: dict[str, str] = {}
+    def __init__(self, names: list[str], again: float, among: list[str] | None) -> None:
+        self.tickets: dict[str, tuple[str, str]] = {}  # → who was asked, and the digest of the question
         self.when: dict[str, float] = {}
         self.patience = dict.fromkeys(names, again)  # doubled with each repeat: what is asked too often only queues up
         self.tries, self.put_off = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
         self.lost: set[str] = set()
         self.answers: dict[str, Note] = {}
         self.names, self.looked = names, time.monotonic()
+        self.among = names if among is None else among  # whose answers it takes
 
     @property
     def open(self) -> list[str]:
         return [n for n in self.names if n not in self.answers and n not in self.lost]
+
+    @property
+    def missing(self) -> list[str]:
+        """Whose answers are not there, of those that it takes."""
+        return [n for n in self.among if n not in self.answers]
+
+    @property
+    def counted(self) -> int:
+        """How many of those that it takes have answered."""
+        return len(self.among) - len(self.missing)
 
 
 class Coordinator:
@@ -139,7 +152,10 @@ class Coordinator:
         self.patience, self.watch, self.stop_after = patience or Patience(), watch, stop_after
         self.where: dict[str, int] = {}
         self._seen: dict[int, str] = {}
-        self._hellos: dict[str, tuple[int, str, float]] = {}  # ticket → the node, its mark, and when it was asked
+        self._hellos: dict[
+            str, tuple[int, str, float, str]
+        ] = {}  # ticket → the node, its mark, when it was asked, and what
+        self._again: set[tuple[int, str]] = set()  # nodes whose hello was refused once
         self._turned: dict[str, str] = {}  # clients that are there and refuse to take part, and why
         self.told: dict[str, dict[str, Any]] = {}
         self.tells: dict[str, list[str]] = {}
@@ -151,12 +167,13 @@ class Coordinator:
         self._stop: dict[str, Any] | None = None
         self._end: dict[str, Any] | None = None
         self.contract, self.nonce = "", contract.nonce()
-        self.folder.mkdir(parents=True, exist_ok=True)
+        storage.made_durably(self.folder)
 
     # --- words ----------------------------------------------------------------------------------------------------------
 
     def note(self, text: str, **more: Any) -> None:
         """Write an event down, for people and for programs."""
+        text = wire.said_by(text, 2000)
         self.events.append(text)
         log.info(text, extra={"twofold": more})
         line = json.dumps({"time": round(time.time(), 3), "event": text, **more}) + "\n"
@@ -183,10 +200,12 @@ class Coordinator:
     # --- who is there ---------------------------------------------------------------------------------------------------
 
     def _content(self, kind: str, about: dict[str, Any], arrays: Arrays | None = None) -> bytes:
-        return wire.sealed(Note({"v": VERSION, "study": self.study.digest, "kind": kind, **about}, arrays or {}))
+        """A question; no two are the same, so that no answer will do for another."""
+        head = {"v": VERSION, "study": self.study.digest, "kind": kind, "token": secrets.token_hex(8)}
+        return wire.sealed(Note({**head, **about}, arrays or {}))
 
-    def _opened(self, name: str, content: bytes, kind: str) -> Note:
-        """An answer from this client, or a refusal with its name."""
+    def _opened(self, name: str, content: bytes, kind: str, question: str) -> Note:
+        """An answer from this client to that question, or a refusal with its name."""
         key = self.study.keys.get(name)
         answer = wire.opened(name, content, None if key is None else key.verify)
         about = answer.about
@@ -196,6 +215,11 @@ class Coordinator:
             raise Refused(name, "has another study file than the coordinator")
         if about.get("name") != name:
             raise Refused(name, f"answered as {about.get('name')!r}")
+        if about.get("question") != question:
+            raise Refused(name, "answered another question than the one that it was asked")
+        for word in ("refused", "later"):
+            if word in about and not isinstance(about[word], str):
+                raise Refused(name, f"{word} must be a text, got {about[word]!r}")
         if "refused" in about:
             raise Refused(name, f"says: {about['refused']}")
         if about.get("kind") != kind and "later" not in about:
@@ -208,7 +232,7 @@ class Coordinator:
         Where a study goes on without those who are missing, and its contract is there, as many as a round takes will do.
         """
         began = time.monotonic()
-        enough = threshold(self.study.M) if self.study.missing == "skip" and self.contract else self.study.M
+        enough = self.study.quorum if self.study.missing == "skip" and self.contract else self.study.M
         while True:
             self._meet()
             gone = [n for n in self.study.names if n not in self.where]
@@ -228,46 +252,45 @@ class Coordinator:
     def _meet(self, wait: float = 0.2) -> list[str]:
         """Say hello to every node that is new or back, and hear who has answered; who is slow is heard the next time."""
         nodes, now = self.grid.nodes(), time.monotonic()
-        asked = {(node, mark) for node, mark, when in self._hellos.values() if now - when < self.patience.again}
+        asked = {(node, mark) for node, mark, when, _ in self._hellos.values() if now - when < self.patience.again}
         fresh = [n for n, mark in nodes.items() if self._seen.get(n) != mark and (n, mark) not in asked]
         hello = self._content("hello", {"nonce": self.nonce} | ({"contract": self.contract} if self.contract else {}))
         for node, ticket in zip(
             fresh, self.grid.push([Question(n, hello) for n in fresh]) if fresh else [], strict=True
         ):
-            self._hellos[ticket] = (node, nodes[node], now)
+            self._hellos[ticket] = (node, nodes[node], now, wire.question_of(hello))
         found: list[str] = []
         while self._hellos:
             for ticket, content in self.grid.pull(list(self._hellos)):
-                node, mark, _ = self._hellos.pop(ticket)
+                node, mark, _, question = self._hellos.pop(ticket)
                 self._seen[node] = mark
-                found += self._hello(node, content)
+                found += self._hello(node, mark, content, question)
             if time.monotonic() - now > wait:
                 break
             time.sleep(self.patience.poll if self._hellos else 0)
         return found
 
-    def _hello(self, node: int, content: bytes | Gone) -> list[str]:
+    def _hello(self, node: int, mark: str, content: bytes | Gone, question: str) -> list[str]:
         try:
             if isinstance(content, Gone):
                 raise Refused(f"node {node}", content.why)
             name = str(wire.opened(f"node {node}", content).about.get("name"))
             if name not in self.study.names:
                 raise Refused(f"node {node}", f"says it is {name!r}, who is not in the study")
-            about = self._opened(name, content, "hello").about
-            if bool(about["x64"]) != (self.study.dtype == "float64"):
-                raise Refused(name, f"does not compute in {self.study.dtype}, as the study says")
-            if not contract.is_commitment(about["commitment"]):
-                raise Refused(name, f"sent commitment = {repr(about['commitment'])[:60]}, which is no digest")
-        except (Refused, KeyError) as error:
+            hello = heard(name, self._opened(name, content, "hello", question).about, self.study)
+        except Refused as error:
             self.note(f"node {node} does not join: {error}", node=node)
-            if isinstance(error, Refused) and error.who in self.study.names:
+            if (node, mark) not in self._again:  # asked once more
+                self._again.add((node, mark))
+                del self._seen[node]
+            elif error.who in self.study.names:
                 self._turned[error.who] = str(error)
             return []
         self._turned.pop(name, None)
-        self.commitments[name] = about["commitment"]
+        self.commitments[name] = hello.commitment
         if self.where.get(name) not in (None, node):
             self.note(f"{name} is now node {node}, was {self.where[name]}", client=name)
-        self.where[name], self.told[name], self.tells[name] = node, dict(about["told"]), list(about["tells"])
+        self.where[name], self.told[name], self.tells[name] = node, hello.told, hello.tells
         return [name]
 
     # --- before the first round -----------------------------------------------------------------------------------------
@@ -371,10 +394,9 @@ class Coordinator:
             if answer.about.get("round") != asked_for[name]:
                 raise Refused(name, f"answered round {answer.about.get('round')}, asked was {asked_for[name]}")
             if "behind" in answer.about or asked_for[name] < r:
-                found = int(answer.about.get("behind", asked_for[name]))
-                if not 0 <= found < r:
-                    raise Refused(name, f"says it is at round {found}, asked was {r}")
+                found = asked_for[name]
                 if "behind" in answer.about:
+                    found = wire.whole_in(name, answer.about, "behind", 0, r - 1)
                     self.note(
                         f"round {r}: {name} is at round {found} and gets the means since then", client=name, round=r
                     )
@@ -383,9 +405,9 @@ class Coordinator:
             self._check(name, due, answer.arrays)
             return True
 
-        answers = self._collect(r, list(self.study.names), ask, accept, "round")
-        here = sorted(self.study.names.index(name) for name in answers)
-        sums = self._opened_sum(r, due, answers, here) if self.study.masks and due else None
+        begun = self._begun(r)
+        answers = self._collect(r, list(self.study.names), ask, accept, "round", among=begun and begun.names)
+        here, sums = self._sum(r, due, answers, begun)
         self._close(r, due, answers, here, sums)
         self.seconds.append(time.perf_counter() - began)
 
@@ -396,43 +418,46 @@ class Coordinator:
         ask: Callable[[list[str]], list[Question]],
         accept: Callable[[str, Note], bool],
         kind: str,
-        enough: int | None = None,
+        enough: Callable[[dict[str, Note]], bool] = lambda answers: False,
+        among: list[str] | None = None,
     ) -> dict[str, Note]:
-        """Ask some clients, until all have answered, or as many as the study can do with when its deadline is over."""
-        asked, patience = _Asked(names, self.patience.again), self.patience
+        """Ask some clients, until all have answered, or as many (`among` some) as the study needs when its deadline is over."""
+        asked, patience = _Asked(names, self.patience.again, among), self.patience
 
         def push(some: list[str]) -> None:
             asked.when |= dict.fromkeys(some, time.monotonic())
             some = [name for name in some if name in self.where]  # who has not come yet is asked when it does
             questions = ask(some)
+            digests = {content: wire.question_of(content) for content in {q.content for q in questions}}
             for name, question, ticket in zip(some, questions, self.grid.push(questions), strict=True):
-                asked.tickets[ticket] = name
+                asked.tickets[ticket] = name, digests[question.content]
                 # A long message takes its time, and so does its answer: to ask again would only double the load.
                 asked.patience[name] = max(asked.patience[name], len(question.content) / SLOW)
 
         push(names)
         began = time.monotonic()
-        quorum = threshold(self.study.M) if self.study.missing == "skip" else len(names)
-        while asked.open and (enough is None or len(asked.answers) < enough):
+        quorum = self.study.quorum if self.study.missing == "skip" else len(names)
+
+        while asked.open and not enough(asked.answers):
             arrived = self.grid.pull(list(asked.tickets))
             for ticket, content in arrived:
-                name = asked.tickets.pop(ticket, None)
-                if name is not None and name in asked.open:  # else a second or late answer: of no use, and no harm
-                    self._take(r, name, content, asked, accept, push, kind)
+                name, question = asked.tickets.pop(ticket, ("", ""))
+                if name in asked.open:  # else a second or late answer: of no use, and no harm
+                    self._take(r, name, content, asked, accept, push, (kind, question))
             if arrived:  # somebody may be on the way back: time is only up when nothing comes any more
                 continue
             now = time.monotonic()
             self._welcome(r, asked, push, now)
             self._remind(r, asked, push, now)
-            if len(asked.answers) >= quorum and now - began > self.study.deadline:
+            if asked.counted >= quorum and now - began > self.study.deadline:
                 self.note(f"round {r}: goes on without {', '.join(asked.open)}", round=r, absent=asked.open)
                 break
             if now - began > patience.limit:
                 raise Stopped(f"round {r}: {', '.join(asked.open)} did not answer within {patience.limit:g} s.")
             time.sleep(patience.poll)
-        if len(asked.answers) < quorum:
+        if asked.counted < quorum:
             raise Stopped(
-                f"round {r}: only {len(asked.answers)} of {len(names)} clients are left, and it takes {quorum}."
+                f"round {r}: {', '.join(asked.missing)} cannot be reckoned with: it takes {quorum} of {', '.join(asked.among)}."
             )
         return {n: asked.answers[n] for n in names if n in asked.answers}
 
@@ -446,7 +471,7 @@ class Coordinator:
 
     def _take(
         self, r: int, name: str, content: bytes | Gone, asked: _Asked, accept: Callable[[str, Note], bool],
-        push: Callable[[list[str]], None], kind: str,
+        push: Callable[[list[str]], None], question: tuple[str, str],
     ) -> None:  # fmt: skip
         """One answer: taken, asked for once more, or given up."""
         if isinstance(content, Gone):  # not the client's answer, but the network's word that it is not there
@@ -455,7 +480,7 @@ class Coordinator:
             return
         self._up[name] += len(content)
         try:
-            answer = self._opened(name, content, kind)
+            answer = self._opened(name, content, *question)
             if (
                 "later" in answer.about
             ):  # a full disk, say: asked again with growing patience, like one who is not there
@@ -467,7 +492,7 @@ class Coordinator:
                 asked.answers[name] = answer
             else:
                 push([name])
-        except (Refused, KeyError, TypeError, ValueError) as error:
+        except (Refused, ArithmeticError, LookupError, TypeError, ValueError) as error:
             refused = (
                 error if isinstance(error, Refused) else Refused(name, f"sent a document that does not fit ({error})")
             )
@@ -501,38 +526,80 @@ class Coordinator:
                 "masked": np.zeros(sum(int(np.prod(leaf.shape)) for leaf in due.values()), np.uint64)
             }
             if self.study.missing == "skip":
-                me, size = self.study.names.index(name), 32 * (self.study.M + 1) + 16
-                wanted |= {f"share.{j}": np.zeros(size, np.uint8) for j in range(self.study.M) if j != me}
+                me, seeds = self.study.names.index(name), self.study.M + 1
+                wanted |= {f"share.{j}": np.zeros(SHARE * seeds + 16, np.uint8) for j in range(self.study.M) if j != me}
+                wanted["commitments"] = np.zeros((seeds, self.study.M, COMMITMENT), np.uint8)
             wire.check(name, wanted, arrays)
         elif arrays:
             raise Refused(name, f"sent the parts {sorted(arrays)}, due is nothing")
 
     # --- the mean -------------------------------------------------------------------------------------------------------
 
-    def _opened_sum(self, r: int, due: dict[str, Any], answers: dict[str, Note], here: list[int]) -> Arrays:
-        """The sum behind the masks, part by part, in whole numbers."""
-        masked = [answer.arrays["masked"] for answer in answers.values()]
+    @property
+    def _beginning(self) -> Path:
+        return self.folder / "opening.safetensors"
+
+    def _begun(self, r: int) -> Opening | None:
+        """The sum of this round that was being opened when the coordinator ended: nodes help to open no other one."""
+        if not self._beginning.exists():
+            return None
+        arrays, about = store.read(self._beginning)
+        if about["round"] != r:
+            return None
+        handed: dict[int, Arrays] = {m: {} for m in about["here"]}
+        for name, array in arrays.items():
+            m, what = name.split("/", 1)
+            handed[int(m)][what] = array
+        found = Opening(self.study, handed)
+        self.note(f"round {r}: the sum of {', '.join(found.names)} is opened, as was begun", round=r)
+        return found
+
+    def _sum(
+        self, r: int, due: dict[str, Any], answers: dict[str, Note], begun: Opening | None
+    ) -> tuple[list[int], Arrays | None]:
+        """Who is in the sum, and where there are masks the sum behind them, part by part, in whole numbers."""
+        places = {name: self.study.names.index(name) for name in answers}
+        here = sorted(places.values())
+        if not (self.study.masks and due):
+            return here, None
         if self.study.missing == "wait":
-            return total(masked, due)
-        path = self.folder / "opening.json"
-        if path.exists() and (kept := json.loads(path.read_text()))["round"] == r:
-            here[:] = [m for m in kept["here"] if self.study.names[m] in answers]
-            if here != kept["here"]:
+            return here, total([answer.arrays["masked"] for answer in answers.values()], due)
+        opening = begun or Opening(self.study, {m: answers[self.study.names[m]].arrays for m in here})
+        helpers = [name for name in answers if places[name] in opening.here]
+        while True:
+            # Which sum it is has to be remembered, and what is in it: with that, any quorum of its clients will do.
+            arrays = {f"{m}/{n}": a for m, sent in opening.handed.items() for n, a in sent.items()}
+            store.write(self._beginning, arrays, {"round": r, "here": opening.here})
+            opened, closed = self._open(r, opening, helpers)
+            if len(opened) >= self.study.quorum:
+                break
+            opening = opening.without(
+                [m for m, whose in closed.items() if len(opening.here) - len(whose) < self.study.quorum]
+            )
+            # Who has helped to open the first sum helps with no other one.
+            helpers = [n for n in helpers if n not in opened and places[n] in opening.here]
+            if len(helpers) < self.study.quorum:
                 raise Stopped(
-                    f"round {r}: a sum of {kept['here']} was being opened, and some of them are not there any more."
+                    f"round {r}: the shares of {', '.join(self.study.names[m] for m in closed)} could not be opened, and "
+                    f"{self.study.quorum} clients are not left to open another sum: agree on a study without who sent them."
                 )
-            masked = [answers[self.study.names[m]].arrays["masked"] for m in here]
-        # Nodes help to open one sum a round: which one has to be remembered.
-        store.replace_file(path, json.dumps({"round": r, "here": here}).encode())
-        names = [self.study.names[m] for m in here]
-        opening = Opening(self.study, here, self.said[r - 1])
+        try:
+            masks = opening.masks({places[n]: a for n, a in opened.items()}, opening.masked[0].size)
+        except Refused as refused:
+            self.note(f"round {r}: refused: {refused}", client=refused.who, round=r)
+            raise Stopped(
+                f"round {r}: {refused}, and no other sum of this round can be opened: agree on a study without {refused.who}."
+            ) from refused
+        return opening.here, total([*opening.masked, *masks], due)
+
+    def _open(self, r: int, opening: Opening, helpers: list[str]) -> tuple[dict[str, Note], dict[int, list[str]]]:
+        """Who has opened its shares of the sum; and for each client whose shares were not what it committed to, who says so."""
 
         def ask(some: list[str]) -> list[Question]:
             found = []
             for name in some:
-                shares = opening.shares_for(self.study.names.index(name), answers)
-                about = {"contract": self.contract, "round": r, "here": here, "said": self.said[r - 1]}
-                content = self._content("open", about, shares)
+                about = {"contract": self.contract, "round": r, "here": opening.here, "said": self.said[r - 1]}
+                content = self._content("open", about, opening.shares_for(self.study.names.index(name)))
                 self._down[name] += len(content)
                 found.append(Question(self.where[name], content))
             return found
@@ -541,16 +608,28 @@ class Coordinator:
             opening.check(name, answer)
             return True
 
-        found = self._collect(r, names, ask, accept, "open", enough=threshold(self.study.M))
-        return total(
-            [*masked, *opening.masks({self.study.names.index(n): a for n, a in found.items()}, masked[0].size)], due
+        def opened(answers: dict[str, Note]) -> dict[str, Note]:
+            return {name: answer for name, answer in answers.items() if "unopened" not in answer.about}
+
+        found = self._collect(
+            r, helpers, ask, accept, "open", enough=lambda answers: len(opened(answers)) >= self.study.quorum
         )
+        closed: dict[int, list[str]] = {}
+        for name, answer in found.items():
+            for m in answer.about.get("unopened", ()):
+                closed.setdefault(m, []).append(name)
+        for m, whose in closed.items():
+            who = self.study.names[m]
+            self.note(
+                f"round {r}: refused: {who}: handed out shares that {', '.join(whose)} cannot open", client=who, round=r
+            )
+        return opened(found), closed
 
     def _close(
         self, r: int, due: dict[str, Any], answers: dict[str, Note], here: list[int], sums: Arrays | None
     ) -> None:
         """Take the means, write them down, and only then go on."""
-        everybody = len(here) == self.study.M
+        everybody, names = len(here) == self.study.M, [self.study.names[m] for m in here]
         share = 1.0 if everybody else float(self.weights[here].sum())
         keeps = self.study.missing == "skip" and self.algorithm.name in KEPT
         mean, whole = {}, {}
@@ -564,6 +643,7 @@ class Coordinator:
             else:
                 if keeps and name != "report":
                     whole[name] = np.asarray(sums[name] + self._before(name, np.zeros_like(sums[name]), "sums"))
+                self._look_at(r, {name: whole.get(name, sums[name])}, 1.0 if keeps else share)
                 found = decode(whole.get(name, sums[name]), self.study.bits) / (1.0 if keeps else share)
                 mean[name] = np.asarray(found, leaf.dtype).reshape(leaf.shape)
         report = mean.pop("report", None)
@@ -573,10 +653,10 @@ class Coordinator:
         }  # fmt: skip
         if report is not None:
             about |= self._reported(report, everybody)
-            about["asked"] = sorted(answers)  # whose report this is, and which of them told a loss
+            about["asked"] = sorted(names)  # whose report this is, and which of them told a loss
             about["losses"] = [n for n in about["asked"] if "loss" in self.tells.get(n, ())]
         if r > self.rounds:
-            about["closed"] = sorted(answers)
+            about["closed"] = sorted({*names, *answers})
             self._end = about if self._stop is None else _together(self._stop, about)
             store.replace_file(self.folder / "end.json", json.dumps(self._end).encode())
             return
@@ -588,7 +668,20 @@ class Coordinator:
         about["t"] = int(self.times[r - 1])
         arrays = {f"mean/{n}": a for n, a in mean.items()} | {f"sum/{n}": a for n, a in whole.items()}
         store.write(self.folder / "log" / f"{r:06d}.safetensors", arrays, about)
+        self._beginning.unlink(missing_ok=True)
         self._append(_Line(about["t"], about["here"], mean, whole, about))
+
+    def _look_at(self, r: int, sums: Arrays, share: float) -> None:
+        """A sum of what are no messages must not become everybody's model."""
+        most = math.inf if self.study.most is None else self.study.most * share
+        why = nonsense(sums, self.study.bits, most, self.study.step)
+        if why is None:
+            return
+        sentence = f"round {r}: the sum is nonsense: {why}; somebody sent what is no message, and behind masks nobody can be named"
+        self.note(sentence, round=r)
+        raise Stopped(
+            f"{sentence}: find out who with the same clients, made-up rows and [masks] on = false, and agree on a study without it."
+        )
 
     def _reported(self, report: np.ndarray, everybody: bool) -> dict[str, float]:
         """The loss of those who told it, and the gap where everybody is there."""
@@ -664,7 +757,7 @@ class _Goodbyes:
         self.server, self.closed = server, set(end["closed"])
         self.parted: set[str] = set()
         self.base = dict.fromkeys(server.study.names, server.rounds)
-        self.tickets: dict[str, str] = {}
+        self.tickets: dict[str, tuple[str, str]] = {}
         self.asked: dict[str, float] = {}
 
     @property
@@ -679,7 +772,9 @@ class _Goodbyes:
         due = [n for n in self.left if n in server.where and now - self.asked.get(n, -math.inf) > server.patience.again]
         self.asked |= dict.fromkeys(due, now)
         if due:
-            self.tickets |= dict(zip(server.grid.push([self._question(n) for n in due]), due, strict=True))
+            questions = [self._question(n) for n in due]
+            asked = [(n, wire.question_of(q.content)) for n, q in zip(due, questions, strict=True)]
+            self.tickets |= dict(zip(server.grid.push(questions), asked, strict=True))
 
     def _question(self, name: str) -> Question:
         if name in self.closed:
@@ -688,20 +783,23 @@ class _Goodbyes:
 
     def hear(self) -> None:
         for ticket, content in self.server.grid.pull(list(self.tickets)):
-            name = self.tickets.pop(ticket)
+            name, question = self.tickets.pop(ticket)
             try:
                 if not isinstance(content, Gone):
-                    self._take(name, content)
-            except (Refused, KeyError, TypeError, ValueError) as error:
+                    self._take(name, content, question)
+            except Refused as error:
                 self.server.note(f"after the last round: refused: {error}", client=name)
 
-    def _take(self, name: str, content: bytes) -> None:
-        about = self.server._opened(name, content, "bye" if name in self.closed else "round").about
+    def _take(self, name: str, content: bytes, question: str) -> None:
+        about = self.server._opened(name, content, "bye" if name in self.closed else "round", question).about
+        if "later" in about:
+            return
         if name in self.closed:
             self.parted.add(name)
             return
-        self.base[name] = min(int(about.get("behind", about.get("round", 0))), self.server.rounds)
-        if "behind" not in about and about["round"] > self.server.rounds:
+        reached = wire.whole_in(name, about, "behind" if "behind" in about else "round", 0, self.server.rounds + 1)
+        self.base[name] = min(reached, self.server.rounds)
+        if "behind" not in about and reached > self.server.rounds:
             self.closed.add(name)
         self.asked.pop(name)
 

@@ -56,7 +56,7 @@ TABLES: dict[str, dict[str, Kind]] = {
     "objective": {"name": TEXT},
     "algorithm": {"name": TEXT},
     "stop": {"rounds": SOME, "tolerance": NUMBER},
-    "round": {"missing": _one_of("wait", "skip"), "deadline": SECONDS, "record": COUNT, "norm": POSITIVE},
+    "round": {"missing": _one_of("wait", "skip"), "deadline": SECONDS, "quorum": SOME, "record": COUNT, "norm": POSITIVE},
     "masks": {"on": FLAG, "bits": SOME},
     "tell": {"norm": POSITIVE, "rows": POSITIVE, "salt": FLAG},
 }  # fmt: skip

@@ -7,7 +7,7 @@ from the question: nodes that were told different things have different masks, a
 node to its rows and to what it tells (`federation.contract`), so no mask stands before two different messages.
 
 Where a round may go on without somebody (`missing = "skip"`), each node also adds PRG(b_m) of a seed of its own, and hands the
-others Shamir shares of b_m and of every s_mj, sealed. Once the coordinator has said who is in the sum, a majority of nodes
+others Shamir shares of b_m and of every s_mj, sealed. Once the coordinator has said who is in the sum, a quorum of nodes
 opens b_m of those who are and s_mj between them and those who are not (Bonawitz et al. 2017). For no node are both opened, so a
 message that arrives too late stays sealed.
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,13 +25,14 @@ from twofold.errors import InputError
 from twofold.extras import require
 from twofold.federation.keys import Identity, Public, stretch
 
-__all__ = ["Masks", "combined", "decode", "encode", "shares_of", "stream", "threshold"]
+__all__ = ["Masks", "combined", "commitment", "decode", "encode", "share_at", "shares_of", "stream"]
 
 log = logging.getLogger("twofold.node")
 PRIME = 2**255 - 19
 SEED = 31
 """Bytes of a seed that is shared out: below the prime."""
 SHARE = 32
+COMMITMENT = 32
 
 
 def encode(x: np.ndarray, weight: float, bits: int, clients: int, who: str = "a client") -> np.ndarray:
@@ -74,15 +76,6 @@ def stream(seed: bytes, size: int) -> np.ndarray:
 # --- Shamir's shares ----------------------------------------------------------------------------------------------------
 
 
-def threshold(clients: int) -> int:
-    """How many nodes it takes to open a sum: more than half, so that two different sums of one round never open.
-
-    >>> threshold(3), threshold(4), threshold(32)
-    (2, 3, 17)
-    """
-    return clients // 2 + 1
-
-
 def shares_of(secret: bytes, clients: int, needed: int, seed: bytes) -> list[bytes]:
     """One share for each client, of which any `needed` give the secret and fewer give nothing.
 
@@ -104,20 +97,45 @@ def shares_of(secret: bytes, clients: int, needed: int, seed: bytes) -> list[byt
     return found
 
 
+@lru_cache(maxsize=1024)
+def _weights(places: tuple[int, ...], at: int) -> list[int]:
+    """What each holder's share counts for in the polynomial's value at a point (Lagrange)."""
+    found = []
+    for place in places:
+        top = bottom = 1
+        for other in places:
+            if other != place:
+                top, bottom = top * (other + 1 - at) % PRIME, bottom * (other - place) % PRIME
+        found.append(top * pow(bottom, -1, PRIME) % PRIME)
+    return found
+
+
+def _value(shares: dict[int, bytes], at: int) -> int:
+    weights = _weights(tuple(shares), at)
+    return sum(int.from_bytes(s, "little") * c for s, c in zip(shares.values(), weights, strict=True)) % PRIME
+
+
 def combined(shares: dict[int, bytes]) -> bytes:
     """The secret from shares by the position of their holder."""
-    points = {place: place + 1 for place in shares}
-    total = 0
-    for place, share in shares.items():
-        top = bottom = 1
-        for other, point in points.items():
-            if other != place:
-                top, bottom = top * point % PRIME, bottom * (point - points[place]) % PRIME
-        total += int.from_bytes(share, "little") * top * pow(bottom, -1, PRIME)
-    value = total % PRIME
+    value = _value(shares, 0)
     if value >> (8 * SEED):
         raise InputError("The shares of a seed do not fit together: a node has sent a wrong one.")
     return value.to_bytes(SEED, "little")
+
+
+def share_at(shares: dict[int, bytes], place: int) -> bytes:
+    """The share of one more holder, from as many as it takes.
+
+    >>> some = shares_of(b"x" * SEED, 4, 3, b"seed")
+    >>> share_at({1: some[1], 3: some[3], 0: some[0]}, 2) == some[2]
+    True
+    """
+    return _value(shares, place + 1).to_bytes(SHARE, "little")
+
+
+def commitment(share: bytes) -> bytes:
+    """What stands for a share before it is shown: nothing can be read from it, and no other share has the same."""
+    return hashlib.sha256(b"twofold share" + share).digest()
 
 
 # --- one node's side ----------------------------------------------------------------------------------------------------
@@ -126,8 +144,8 @@ def combined(shares: dict[int, bytes]) -> bytes:
 class Masks:
     """One node's masks with each of the others."""
 
-    def __init__(self, me: int, identity: Identity, everyone: list[Public], study: str) -> None:
-        self.me, self._identity, self.clients = me, identity, len(everyone)
+    def __init__(self, me: int, identity: Identity, everyone: list[Public], study: str, quorum: int) -> None:
+        self.me, self._identity, self.clients, self.quorum = me, identity, len(everyone), quorum
         self._shared = {j: identity.agree(other, study) for j, other in enumerate(everyone) if j != me}
 
     def pair_seed(self, j: int, said: str) -> bytes:
@@ -149,28 +167,43 @@ class Masks:
         """PRG(b_m)."""
         return stream(self.own_seed(said), size)
 
-    def sealed_shares(self, said: str) -> dict[int, bytes]:
-        """For each of the others: its shares of b_m and of every s_mj (in the order of clients), for its eyes only."""
-        needed = threshold(self.clients)
+    def shares(self, said: str) -> list[list[bytes]]:
+        """Of b_m, then of every s_mj (in the order of clients): everyone's share."""
         secrets = [self.own_seed(said)] + [
             bytes(SEED) if j == self.me else self.pair_seed(j, said) for j in range(self.clients)
         ]
         seed = self._identity.secret("shares", said.encode())
-        all_shares = [shares_of(s, self.clients, needed, seed + i.to_bytes(2, "little")) for i, s in enumerate(secrets)]
-        return {
-            j: self._box(j, self.me, j, said).encrypt(bytes(12), b"".join(s[j] for s in all_shares), said.encode())
-            for j in self._shared
-        } | {self.me: b"".join(s[self.me] for s in all_shares)}
+        return [shares_of(s, self.clients, self.quorum, seed + i.to_bytes(2, "little")) for i, s in enumerate(secrets)]
 
-    def opened_shares(self, j: int, box: bytes, said: str) -> list[bytes]:
-        """What node j has handed to this one: shares of b_j, then of s_j0, s_j1, …"""
+    def sealed_shares(self, said: str) -> dict[int, bytes]:
+        """For each of the others: its shares of b_m and of every s_mj, for its eyes only."""
+        return self._sealed(self.shares(said), said)
+
+    def _sealed(self, shares: list[list[bytes]], said: str) -> dict[int, bytes]:
+        return {
+            j: self._box(j, self.me, j, said).encrypt(bytes(12), b"".join(s[j] for s in shares), said.encode())
+            for j in self._shared
+        }
+
+    def handed_out(self, said: str) -> dict[str, np.ndarray]:
+        """What goes with a masked message: everyone's sealed shares, and for all to see a commitment to each of them."""
+        shares = self.shares(said)
+        boxes = {f"share.{j}": np.frombuffer(box, np.uint8) for j, box in self._sealed(shares, said).items()}
+        flat = b"".join(commitment(share) for each in shares for share in each)
+        return boxes | {
+            "commitments": np.frombuffer(flat, np.uint8).reshape(self.clients + 1, self.clients, COMMITMENT)
+        }
+
+    def opened_shares(self, j: int, box: bytes, commitments: bytes, said: str) -> list[bytes] | None:
+        """What node j has handed to this one: shares of b_j, then of s_j0, s_j1, …; None if they are not what j committed to."""
         from cryptography.exceptions import InvalidTag
 
         try:
             plain = self._box(j, j, self.me, said).decrypt(bytes(12), box, said.encode())
         except InvalidTag:
-            raise InputError(f"The shares of client {j} were not made for this node in this round.") from None
-        return [plain[i : i + SHARE] for i in range(0, len(plain), SHARE)]
+            return None
+        found = [plain[i : i + SHARE] for i in range(0, len(plain), SHARE)]
+        return found if b"".join(map(commitment, found)) == commitments else None
 
     def _box(self, j: int, sender: int, receiver: int, said: str) -> Any:
         aead = require("cryptography.hazmat.primitives.ciphers.aead", "Masks", "flower")

@@ -27,7 +27,7 @@ from twofold.federation.account import Timetable
 from twofold.federation.contract import SERVER, Asked, Contract
 from twofold.federation.dp import Noise
 from twofold.federation.keys import Identity
-from twofold.federation.masks import SHARE, Masks, encode
+from twofold.federation.masks import Masks, encode
 from twofold.federation.seat import Seat
 from twofold.federation.store import Arrays
 from twofold.federation.study import KEPT, Study
@@ -127,7 +127,7 @@ class Node:
         self.masks: Masks | None = None
         if self.study.masks and self.identity is not None:
             everyone = [self.study.keys[name] for name in self.study.names]
-            self.masks = Masks(seat.position, self.identity, everyone, self.study.digest)
+            self.masks = Masks(seat.position, self.identity, everyone, self.study.digest, self.study.quorum)
         self._contract: str | None = None
         self._promised: str | None = None  # the contract that has this node's own commitment
         self._state: _State | None = None
@@ -153,6 +153,8 @@ class Node:
             log.warning("not answered: %s", error)
             why = {"later": _why(error)} if store.is_full(error) else {"refused": self._outwards(error)}
             answer = Note({"v": VERSION, "study": self.study.digest, "name": self.name, **why}, {})
+        # Signed with it: this answer is of no use for another question, in another round or another run.
+        answer = Note(answer.about | {"question": wire.question_of(content)}, answer.arrays)
         return wire.sealed(answer, None if self.identity is None else self.identity.sign)
 
     def _outwards(self, error: Exception) -> str:
@@ -323,9 +325,7 @@ class Node:
         vector = vector + self.masks.between(vector.size, asked)
         if self.study.missing == "wait":
             return {"masked": vector}
-        boxes = self.masks.sealed_shares(asked)
-        shares = {f"share.{j}": np.frombuffer(box, np.uint8) for j, box in boxes.items() if j != self.seat.position}
-        return {"masked": vector + self.masks.own(vector.size, asked)} | shares
+        return {"masked": vector + self.masks.own(vector.size, asked)} | self.masks.handed_out(asked)
 
     def _open(self, about: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
         """Help to open one sum of a round: shares of the seeds of those who are in it, and between them and the others."""
@@ -341,22 +341,27 @@ class Node:
             raise Refused(SERVER, f"asks this node to open a sum of {here}, in which it is not")
         if state.opened is not None and state.opened != here:
             raise Refused(SERVER, f"asks to open a second sum of round {state.round}")
-        own, pair = [], []
+        found = {j: self._shares_of(j, arrays, state.asked) for j in here}
+        if unopened := [j for j, shares in found.items() if shares is None]:  # nothing is opened then
+            log.warning("shares that do not open, of %s", ", ".join(self.study.names[j] for j in unopened))
+            return {"kind": "open", "round": state.round, "unopened": unopened}, {}
         gone = [k for k in range(self.study.M) if k not in here]
-        for j in here:
-            if j == self.seat.position:
-                mine = self.masks.sealed_shares(state.asked)[j]
-                shares = [mine[i : i + SHARE] for i in range(0, len(mine), SHARE)]
-            else:
-                if f"share.{j}" not in arrays:
-                    raise Refused(SERVER, f"asks to open a sum without the shares of {self.study.names[j]}")
-                shares = self.masks.opened_shares(j, arrays[f"share.{j}"].tobytes(), state.asked)
-            own.append(shares[0])
-            pair += [shares[1 + k] for k in gone]
+        own = [shares[0] for shares in found.values() if shares]
+        pair = [shares[1 + k] for shares in found.values() if shares for k in gone]
         if state.opened is None:
             self._keep(_State(**{**vars(state), "opened": here}))
-        found = {"own": np.frombuffer(b"".join(own), np.uint8), "pair": np.frombuffer(b"".join(pair), np.uint8)}
-        return {"kind": "open", "round": state.round}, found
+        sent = {"own": np.frombuffer(b"".join(own), np.uint8), "pair": np.frombuffer(b"".join(pair), np.uint8)}
+        return {"kind": "open", "round": state.round}, sent
+
+    def _shares_of(self, j: int, arrays: Arrays, asked: str) -> list[bytes] | None:
+        """This node's shares of the seeds of node j; None where j has handed it something else."""
+        assert self.masks is not None
+        if j == self.seat.position:
+            return [each[j] for each in self.masks.shares(asked)]
+        if any(f"{what}.{j}" not in arrays for what in ("share", "commitments")):
+            raise Refused(SERVER, f"asks to open a sum without the shares of {self.study.names[j]}")
+        box, committed = arrays[f"share.{j}"].tobytes(), arrays[f"commitments.{j}"].tobytes()
+        return self.masks.opened_shares(j, box, committed, asked)
 
     # --- what is agreed on, and what is kept ----------------------------------------------------------------------------
 

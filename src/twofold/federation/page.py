@@ -10,6 +10,9 @@ from pathlib import Path
 
 __all__ = ["PAGE", "watching"]
 
+HERE = ("127.0.0.1", "localhost")
+"""What this machine is called by a browser on it, also at the end of a tunnel."""
+
 PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>twofold</title>
 <meta name="viewport" content="width=device-width">
 <style>
@@ -70,6 +73,10 @@ def watching(folder: str | Path, port: int | None) -> Iterator[int | None]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            # A page of somebody else's may have its own name point here: the browser would then let it read what is told.
+            if self.headers.get("host", "").rsplit(":", 1)[0].lower() not in HERE:
+                self.send_error(421, "ask for 127.0.0.1 or localhost")
+                return
             found = {"/": ("text/html", PAGE.encode()), "/status.json": ("application/json", b"")}.get(self.path)
             if found is None:
                 self.send_error(404)

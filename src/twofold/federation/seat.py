@@ -17,7 +17,7 @@ from twofold.errors import InputError
 from twofold.federation.study import Study, StudyProblem
 from twofold.theory.constants import LossConstants
 
-__all__ = ["Seat", "read_rows", "rounded"]
+__all__ = ["Seat", "asked_about", "read_rows", "rounded"]
 
 
 def rounded(value: float, digits: int | None, up: bool) -> float:
@@ -64,15 +64,11 @@ class Seat:
 
     def constants(self, digits: int | None = None) -> dict[str, list[float]]:
         """μ', L' and 𝓛' of each set of columns that the objective asks about, rounded outwards."""
-        asked = _Asked(self.study.loss)
-        dataclasses.replace(cast(Any, self.problem.objective), loss=asked).constants(
-            self.problem.clients, self.problem.scale
-        )
-        m = self.position
+        found, m = asked_about(self.study.loss, self.problem), self.position
         return {
-            name: [rounded(float(getattr(found, name)[m]), digits, up=name != "mu") for found in asked.found]
+            name: [rounded(float(getattr(each, name)[m]), digits, up=name != "mu") for each in found]
             for name in ("mu", "L", "calL")
-            if asked.found
+            if found
         }
 
     def told(self, tells: tuple[str, ...], digits: int | None = None) -> dict[str, Any]:
@@ -101,6 +97,13 @@ class _Asked:
         """What the loss says."""
         self.found.append(self._loss.constants(*arguments, **options))
         return self.found[-1]
+
+
+def asked_about(loss: Any, problem: StudyProblem) -> list[LossConstants]:
+    """The constants of each set of columns that the problem's objective asks its loss about."""
+    asked = _Asked(loss)
+    dataclasses.replace(cast(Any, problem.objective), loss=asked).constants(problem.clients, problem.scale)
+    return asked.found
 
 
 # --- a client's rows, from its own file ---------------------------------------------------------------------------------

@@ -81,6 +81,7 @@ class Study:
         self.tolerance = None if tolerance is None else float(tolerance)
         self.missing: Missing = get("round", "missing", default="wait")
         self.deadline = float(get("round", "deadline", default=60.0))
+        self.quorum = int(get("round", "quorum", default=2 * self.M // 3 + 1))
         self.record = int(get("round", "record", default=0))
         most = get("round", "norm", default=None)
         self.most = None if most is None else float(most)
@@ -134,6 +135,15 @@ class Study:
         if self.missing == "skip" and name not in (*PRESENT, *KEPT):
             raise InputError(
                 f"round.missing = 'skip' is not known to be right for {name}: say 'wait', or use one of {', '.join((*PRESENT, *KEPT))}."
+            )
+        if not self.M < 2 * self.quorum <= 2 * self.M:
+            raise InputError(
+                f"[round] quorum is how many clients a round takes, more than half of {self.M} and not more than all, got "
+                f"{self.quorum}."
+            )
+        if self.missing == "wait" and self._get("round", "quorum", default=None) is not None:
+            raise InputError(
+                "[round] quorum is for missing = 'skip': with 'wait' a round takes everybody. Leave it out."
             )
         if self.masks and self.M < 3:
             raise InputError(f"Masks need three clients or more, and the study has {self.M}: [masks] on = false.")

@@ -7,6 +7,7 @@ the study has no keys.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,7 +19,8 @@ from twofold.errors import TwofoldError
 from twofold.federation.store import Arrays, pack, unpack
 
 __all__ = [
-    "VERSION", "Note", "Refused", "check", "digest", "due", "fingerprint", "opened", "parts", "sealed", "whole",
+    "VERSION", "Note", "Refused", "check", "digest", "due", "fingerprint", "number_in", "opened", "parts", "question_of",
+    "said_by", "sealed", "whole", "whole_in",
 ]  # fmt: skip
 
 VERSION = 1
@@ -26,6 +28,17 @@ VERSION = 1
 MAGIC = b"twofold1"
 Message = Any
 Sends = Any
+
+
+def said_by(who: object, most: int = 500) -> str:
+    """Words of somebody else's for a log: on one line, without anything that steers a terminal, and not too many of them.
+
+    >>> said_by("x\\n12:00:00 north is \\x1b[31mbad"), len(said_by("A" * 2_000_000))
+    ('x\\\\n12:00:00 north is \\\\x1b[31mbad', 500)
+    """
+    text = str(who)[: 2 * most]
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 class Refused(TwofoldError):  # noqa: N818  (reads as what it is)
@@ -36,6 +49,7 @@ class Refused(TwofoldError):  # noqa: N818  (reads as what it is)
     """
 
     def __init__(self, who: str, why: str) -> None:
+        why = said_by(why)
         super().__init__(f"{who}: {why}")
         self.who, self.why = who, why
 
@@ -80,6 +94,17 @@ def opened(who: str, content: bytes, verify: Callable[[bytes, bytes], bool] | No
     return Note(about, arrays)
 
 
+def question_of(content: bytes) -> str:
+    """The digest of a question: of all but its arrays, of which its document says everything. An answer repeats it, signed.
+
+    >>> question_of(sealed(Note({"round": 1}, {}))) == question_of(sealed(Note({"round": 2}, {})))
+    False
+    """
+    start = len(MAGIC) + 1 + (content[len(MAGIC)] if len(content) > len(MAGIC) else 0)
+    size = int.from_bytes(content[start : start + 8], "little")
+    return hashlib.sha256(content[: start + 8 + size]).hexdigest()
+
+
 # --- the parts of a message, by name ------------------------------------------------------------------------------------
 
 
@@ -114,6 +139,30 @@ def whole(sends: Sends, shape: Message, arrays: Arrays) -> Message:
         ]
         found.append(jax.tree.unflatten(structure, sent))
     return type(shape)(*found) if hasattr(shape, "_fields") else tuple(found)
+
+
+def whole_in(who: str, about: dict[str, Any], field: str, least: int, most: int) -> int:
+    """A whole number of a document, from `least` to `most`; else who and which."""
+    value = about.get(field)
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise Refused(who, f"{field} must be a whole number from {least} to {most}, got {said_by(repr(value), 80)}")
+    return value
+
+
+def number_in(who: str, about: dict[str, Any], field: str, least: float, most: float) -> float:
+    """A finite number of a document, from `least` to `most`; else who and which.
+
+    >>> number_in("north", {"L": float("nan")}, "L", 0.0, 1e100)
+    Traceback (most recent call last):
+    twofold.federation.wire.Refused: north: L must be a finite number from 0 to 1e+100, got nan
+    """
+    value: Any = about.get(field)
+    fits = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
+    if not fits or not least <= value <= most:
+        raise Refused(
+            who, f"{field} must be a finite number from {least:g} to {most:g}, got {said_by(repr(value), 80)}"
+        )
+    return float(value)
 
 
 def check(who: str, wanted: dict[str, Any], arrays: Arrays, most: float | None = None) -> None:

@@ -7,8 +7,10 @@ This uses parts of Flower that are not documented, so its version is pinned.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import shutil
 import tempfile
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -17,9 +19,16 @@ for _name, _value in {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_HOME": os.path.join(tempfile.gettempdir(), f"twofold-flwr-{os.getuid()}"),
 }.items():
     os.environ.setdefault(_name, _value)
+if "FLWR_HOME" not in os.environ:  # Flower wants a folder: one that nobody can have made before us
+    _home, _owner = os.environ.setdefault("FLWR_HOME", tempfile.mkdtemp(prefix="twofold-flwr-")), os.getpid()
+
+    @atexit.register
+    def _tidy() -> None:
+        if os.getpid() == _owner:  # a process that was forked from us ends before we do
+            shutil.rmtree(_home, ignore_errors=True)
+
 
 from twofold.extras import require  # noqa: E402  (Flower reads its environment when it is imported)
 

@@ -39,6 +39,7 @@ from twofold.federation.certificates import is_loopback
 from twofold.federation.coordinator import Stopped
 from twofold.federation.keys import Identity
 from twofold.federation.node import Node
+from twofold.federation.wire import said_by
 
 __all__ = ["NotLetIn", "authority", "host_of", "join"]
 
@@ -263,4 +264,4 @@ def _why(error: Exception) -> str:
     told = FlowerError.from_json(response.text)
     if response.status_code == 401 or (told is not None and "activat" in told.message.lower()):
         return "the coordinator does not let this key in: it is not in the study, or somebody is there with it already"
-    return f"the coordinator answered {response.status_code}" + ("" if told is None else f": {told.message}")
+    return f"the coordinator answered {response.status_code}" + ("" if told is None else f": {said_by(told.message)}")

@@ -9,9 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import ssl
 import threading
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,12 @@ from flwr.app.message import remove_content_from_message
 from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.server.superlink.linkstate import in_memory_linkstate
-from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID, TaskType
+from flwr.supercore.constant import (
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    FLWR_IN_MEMORY_DB_NAME,
+    NOOP_FEDERATION_ID,
+    TaskType,
+)
 from flwr.supercore.error import http_error_translator
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
@@ -33,13 +41,16 @@ from flwr.superlink.routers.fleet.router import router as fleet_router
 from flwr.superlink.servicer.runtime import runtime_handlers
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.requests import ClientDisconnect
 
 from twofold.engines.flower import bodies
 from twofold.errors import InputError
+from twofold.federation.account import most_bytes
 from twofold.federation.certificates import is_loopback
 from twofold.federation.coordinator import Coordinator, Gone, Patience, Question
 from twofold.federation.keys import Public
 from twofold.federation.study import Study
+from twofold.federation.wire import said_by
 from twofold.result import Result
 
 __all__ = ["FlowerGrid", "serve"]
@@ -49,6 +60,10 @@ HOLD = 2.0
 ALIVE = 4.0
 """Seconds after its last sign of life during which a node's key is taken."""
 DAY = 86400.0
+SMALL = 1 << 20
+"""Bytes of a request that carries no body of ours."""
+CALLER: ContextVar[bytes] = ContextVar("caller")
+"""The key of who has sent the request that is being answered, checked by Flower's own layer."""
 PATHS = ("activate-node", "deactivate-node", "register-node", "unregister-node", "send-node-heartbeat", "pull-messages",
          "push-messages", "pull-object", "push-object", "confirm-message-received")  # fmt: skip
 log = logging.getLogger("twofold.serve")
@@ -71,22 +86,94 @@ def _fleet_app() -> FastAPI:
     return app
 
 
-def _only_fleet(app: Any) -> Any:
-    """The app, with every path but the few that a node needs gone."""
-    allowed = {f"/v1/fleet/{path}" for path in PATHS}
+class _Door:
+    """Flower's app behind a door: every path but the few that a node needs is gone, a key that is not known is turned away before
+    anything of its request is read, and of any request no more is read than can be meant.
+    """
 
-    async def inner(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "lifespan" or (scope["type"] == "http" and scope["path"] in allowed):
-            await app(scope, receive, send)
-            return
-        await send({"type": "http.response.start", "status": 404, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
+    def __init__(self, app: Any, keys: frozenset[bytes], most: int) -> None:
+        self._app, self._keys = app, keys
+        self._most = dict.fromkeys((f"/v1/fleet/{path}" for path in PATHS), SMALL) | {"/v1/fleet/push-object": most}
 
-    return inner
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """An ASGI app."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] != "http" or scope["path"] not in self._most:
+            await _answer(send, 404)
+        else:
+            headers = dict(scope["headers"])
+            key, most = headers.get(FLEET_HTTP_PUBLIC_KEY_HEADER.lower().encode(), b""), self._most[scope["path"]]
+            if self._keys and key not in self._keys:
+                await _answer(send, 401)
+            elif int(headers.get(b"content-length", b"0")) > most:
+                await _answer(send, 413)
+            else:
+                CALLER.set(key)
+                await self._limited(most, scope, receive, send)
+
+    async def _limited(self, most: int, scope: Any, receive: Any, send: Any) -> None:
+        """The app, which hears no more than so many bytes: a request need not say how long it is."""
+        read, begun = 0, False
+
+        async def some() -> Any:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            return message if read <= most else {"type": "http.disconnect"}
+
+        async def say(message: Any) -> None:
+            nonlocal begun
+            if read <= most:
+                begun = True
+                await send(message)
+
+        try:
+            await self._app(scope, some, say)
+        except ClientDisconnect:
+            if read <= most:
+                raise
+        if read > most and not begun:
+            await _answer(send, 413)
+
+
+async def _answer(send: Any, status: int) -> None:
+    await send(
+        {"type": "http.response.start", "status": status, "headers": [(b"connection", b"close")] * (status == 413)}
+    )
+    await send({"type": "http.response.body", "body": b""})
+
+
+class _Ours(logging.Handler):
+    """What Flower logs, in our log: Flower's own handler writes in colours and its own form, and words of strangers as they came."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler.emit`."""
+        log.log(record.levelno, "Flower: %s", said_by(record.getMessage()))
+
+
+def _checked(folder: Path | None) -> dict[str, Any]:
+    """What the server needs of a folder of certificates, if it can be used."""
+    if folder is None:
+        return {}
+    chain, key = folder / "server.pem", folder / "server.key"
+    for path in (chain, key):
+        if not path.is_file():
+            raise InputError(
+                f"There is no {path}: name the folder that `twofold study init STUDY.toml --host NAME` made with --certs."
+            )
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(chain, key)
+    except (ssl.SSLError, OSError) as error:
+        raise InputError(
+            f"{chain} and {key} are no certificate and its key ({error.strerror or error}): make them again with "
+            "`twofold study init STUDY.toml --host NAME --certs FOLDER`."
+        ) from None
+    return {"ssl_certfile": str(chain), "ssl_keyfile": str(key)}
 
 
 class FlowerGrid:
-    """A `Grid` over Flower's Fleet API. With `keys`, only those who hold them are let in."""
+    """A `Grid` over Flower's Fleet API. With `keys`, only those who hold them are let in; no answer has more than `most` bytes."""
 
     def __init__(
         self,
@@ -94,11 +181,15 @@ class FlowerGrid:
         port: int = 0,
         certificates: Path | None = None,
         keys: dict[str, Public] | None = None,
+        most: int = 1 << 30,
     ) -> None:
+        secure = _checked(certificates)
         if not is_loopback(host) and certificates is None:
             raise InputError(f"{host} can be reached from outside: give --certs, made by `twofold study init`.")
         if not is_loopback(host) and not keys:
             raise InputError(f"{host} can be reached from outside: the study must list every client's key.")
+        flower = logging.getLogger("flwr")
+        flower.handlers[:], flower.propagate = [_Ours()], False
         app = _fleet_app()
         app.state.enable_supernode_auth = bool(keys)
         self._state: Any = app.state.linkstate_factory.state()
@@ -106,16 +197,16 @@ class FlowerGrid:
         self._alive: dict[int, float] = {}
         self._replies: dict[str, tuple[Any, str]] = {}
         self._sessions: dict[str, str] = {}
+        self._asked: dict[str, int] = {}
+        self._names: dict[int, str] = {}
         for name, key in (keys or {}).items():
             self._register(name, key)
         self._listen_in()
         self._watch_replies()
         self._begin_run()
-        secure: dict[str, Any] = {}
-        if certificates is not None:
-            secure = {"ssl_certfile": str(certificates / "server.pem"), "ssl_keyfile": str(certificates / "server.key")}
+        known = frozenset(b64encode(public_key_to_bytes(key.node)) for key in (keys or {}).values())
         config = uvicorn.Config(
-            _only_fleet(app),
+            _Door(app, known, most),
             host=host,
             port=port,
             log_level="critical",
@@ -137,6 +228,7 @@ class FlowerGrid:
         """Let a key in. The number of a node comes from its key: a coordinator that comes back knows everybody."""
         raw = public_key_to_bytes(key.node)
         number = int.from_bytes(hashlib.sha256(raw).digest()[:8], "little")
+        self._names[number] = name
         module: Any = in_memory_linkstate  # what draws the numbers of nodes is nobody's public function
         drawn, module.generate_rand_int_from_bytes = module.generate_rand_int_from_bytes, lambda *_, **__: number
         try:
@@ -185,8 +277,10 @@ class FlowerGrid:
         keep, put = state.store_message_and_object_tree, state.store_object
 
         def store_message(message: Any, tree: Any, session: str) -> Any:
-            found = keep(message, tree, session)
             ticket = message.metadata.reply_to_message_id
+            if ticket and not self._is_asked(ticket, message.metadata.src_node_id):
+                return None, []
+            found = keep(message, tree, session)
             if ticket and found[0]:
                 with self._something:
                     self._replies[ticket], self._sessions[ticket] = (message, bodies.leaf_of(tree)), session
@@ -199,6 +293,16 @@ class FlowerGrid:
             return found
 
         state.store_message_and_object_tree, state.store_object = store_message, store_object
+
+    def _is_asked(self, ticket: str, source: int) -> bool:
+        """Whether an answer comes from the node that the question was put to: Flower knows who calls, but does not compare."""
+        caller = self._state.get_node_id_by_public_key(b64decode(CALLER.get()))
+        if caller == source == self._asked.get(ticket):
+            return True
+        if ticket in self._asked:
+            who, whose = (self._names.get(n, f"node {n}") for n in (caller, self._asked[ticket]))
+            log.warning("%s answers a question that was put to %s: dropped", who, whose)
+        return False  # where nobody waits for it any more: a late answer
 
     def _begin_run(self) -> None:
         """Flower wants messages to belong to a run, and a run to a task."""
@@ -238,6 +342,7 @@ class FlowerGrid:
             message = Message(inside, dst_node_id=node, message_type="train.round", ttl=DAY)
             tree, objects = bodies.objects(message)
             ticket = tree.object_id
+            self._asked[ticket] = node
             session = self._state.start_session(self._run)
             _, wanted = self._state.store_message_and_object_tree(remove_content_from_message(message), tree, session)
             for name in wanted:
@@ -272,13 +377,13 @@ class FlowerGrid:
                     found.append((ticket, bodies.content(raw)))
                 except Exception as error:  # whatever a node has made up: it is refused, and nobody else is harmed
                     found.append((ticket, b""))
-                    log.warning("a node sent what is no record of Flower's: %s", error)
+                    log.warning("a node sent what is no record of Flower's: %s", said_by(error))
             self._forget(ticket, message.metadata.message_id)
         return found
 
     def _forget(self, ticket: str, reply: str) -> None:
         """Nothing of an exchange that is over stays in memory."""
-        del self._replies[ticket]
+        del self._replies[ticket], self._asked[ticket]
         self._state._cleanup_push_session(self._sessions.pop(ticket), cleanup_messages=False)
         self._state.delete_messages({ticket})
         for name in (ticket, reply):
@@ -316,7 +421,7 @@ def serve(
         result.save(out / "result")
         if (out / "parted.json").exists() and len(json.loads((out / "parted.json").read_text())) == study.M:
             return result  # everybody has heard goodbye
-    grid = FlowerGrid(host, port, None if certificates is None else Path(certificates), study.keys)
+    grid = FlowerGrid(host, port, None if certificates is None else Path(certificates), study.keys, most_bytes(study))
     try:
         if ready is not None:
             ready(grid.port)
