@@ -41,7 +41,7 @@ MODULE = "module"
 
 
 def made(folder: str | Path) -> Path:
-    """Make a folder and its parents unless they exist; raises an InputError if a file is in the way.
+    """Make a folder and its parents durably unless they exist; raises an InputError if a file is in the way.
 
     >>> import tempfile
     >>> made(tempfile.mkdtemp() + "/runs/first").is_dir()
@@ -49,7 +49,7 @@ def made(folder: str | Path) -> Path:
     """
     folder = Path(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        made_durably(folder)
     except (FileExistsError, NotADirectoryError):
         whole = folder.absolute()
         file = next(path for path in (whole, *whole.parents) if path.exists())

@@ -31,10 +31,7 @@ class Hello(NamedTuple):
 
 def heard(who: str, about: dict[str, Any], study: Study) -> Hello:
     """A client's hello, if it is one; else it is refused by name and field."""
-    if not isinstance(about.get("x64"), bool):
-        raise Refused(who, f"x64 must be true or false, got {about.get('x64')!r}")
-    if about["x64"] != (study.dtype == "float64"):
-        raise Refused(who, f"does not compute in {study.dtype}, as the study says")
+    _check_setting(who, about, study)
     tells, told = about.get("tells"), about.get("told")
     if not (isinstance(tells, list) and all(isinstance(word, str) and word in TELLS for word in tells)):
         raise Refused(who, f"tells must be a list of {', '.join(TELLS)}, got {tells!r}")
@@ -50,9 +47,17 @@ def heard(who: str, about: dict[str, Any], study: Study) -> Hello:
     if "epsilon" in told or "delta" in told:
         number_in(who, told, "epsilon", 0.0, math.inf)
         number_in(who, told, "delta", 0.0, 1.0)
+    return Hello(dict(told), list(tells), about["commitment"])
+
+
+def _check_setting(who: str, about: dict[str, Any], study: Study) -> None:
+    """The precision that a client computes in, and its commitment."""
+    if not isinstance(about.get("x64"), bool):
+        raise Refused(who, f"x64 must be true or false, got {about.get('x64')!r}")
+    if about["x64"] != (study.dtype == "float64"):
+        raise Refused(who, f"does not compute in {study.dtype}, as the study says")
     if not contract.is_commitment(about.get("commitment")):
         raise Refused(who, f"sent commitment = {repr(about.get('commitment'))[:60]}, which is no digest")
-    return Hello(dict(told), list(tells), about["commitment"])
 
 
 def _check_constants(who: str, told: dict[str, Any], study: Study) -> None:
