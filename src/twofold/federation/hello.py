@@ -29,10 +29,7 @@ class Hello(NamedTuple):
 
 def heard(who: str, about: dict[str, Any], study: Study) -> Hello:
     """A client's hello, if it is one; else it is refused by name and field."""
-    if not isinstance(about.get("x64"), bool):
-        raise Refused(who, f"x64 must be true or false, got {about.get('x64')!r}")
-    if about["x64"] != (study.dtype == "float64"):
-        raise Refused(who, f"does not compute in {study.dtype}, as the study says")
+    _check_precision(who, about.get("x64"), study)
     tells, told = about.get("tells"), about.get("told")
     if not (isinstance(tells, list) and all(isinstance(word, str) and word in TELLS for word in tells)):
         raise Refused(who, f"tells must be a list of {', '.join(TELLS)}, got {tells!r}")
@@ -49,6 +46,13 @@ def heard(who: str, about: dict[str, Any], study: Study) -> Hello:
         number_in(who, told, "epsilon", 0.0, math.inf)
         number_in(who, told, "delta", 0.0, 1.0)
     return Hello(dict(told), list(tells))
+
+
+def _check_precision(who: str, x64: object, study: Study) -> None:
+    if not isinstance(x64, bool):
+        raise Refused(who, f"x64 must be true or false, got {x64!r}")
+    if x64 != (study.dtype == "float64"):
+        raise Refused(who, f"does not compute in {study.dtype}, as the study says")
 
 
 def _check_constants(who: str, told: dict[str, Any], study: Study) -> None:

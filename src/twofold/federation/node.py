@@ -326,7 +326,9 @@ class Node:
         ):
             raise Refused(SERVER, f"asks this node to open a sum of {here}, in which it is not")
         if len(here) < self.study.quorum:
-            raise Refused(SERVER, f"asks to open a sum of {len(here)} clients, and it takes {self.study.quorum}")
+            raise Refused(
+                SERVER, f"tells of a sum of {len(here)} clients, fewer than the {self.study.quorum} that it takes"
+            )
         if state.opened is not None and state.opened != here:
             raise Refused(SERVER, f"asks to open a second sum of round {state.round}")
         found = {j: self._shares_of(j, arrays, state.asked) for j in here}
