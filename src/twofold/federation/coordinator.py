@@ -166,7 +166,7 @@ class Coordinator:
         self._stop: dict[str, Any] | None = None
         self._end: dict[str, Any] | None = None
         self.contract = ""
-        storage.made_durably(self.folder)
+        storage.made(self.folder)
 
     # --- words ----------------------------------------------------------------------------------------------------------
 
