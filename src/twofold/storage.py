@@ -21,7 +21,6 @@ __all__ = [
     "MODULE",
     "Skeleton",
     "made",
-    "made_durably",
     "modules",
     "pack",
     "plain",
@@ -41,21 +40,26 @@ MODULE = "module"
 
 
 def made(folder: str | Path) -> Path:
-    """Make a folder and its parents durably unless they exist; raises an InputError if a file is in the way.
+    """Make a folder and its parents unless they exist, each synced into the one that it stands in.
+
+    Raises an InputError if a file is in the way.
 
     >>> import tempfile
     >>> made(tempfile.mkdtemp() + "/runs/first").is_dir()
     True
     """
     folder = Path(folder)
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
-        made_durably(folder)
+        folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         whole = folder.absolute()
         file = next(path for path in (whole, *whole.parents) if path.exists())
         raise InputError(
             f"{file} is a file, so the folder {folder} cannot be made: move it, or give another folder."
         ) from None
+    for each in reversed(missing):
+        _sync(each.parent)
     return folder
 
 
@@ -177,22 +181,18 @@ def plain(value: Any) -> Any:
     return repr(value)
 
 
-def replace_file(path: Path, content: bytes, private: bool = False) -> None:
+def replace_file(path: Path, content: bytes) -> None:
     """Replace a file atomically: whatever happens, either the old content or the new is there; on return, the new is on disk.
-
-    A private one can be read by its owner alone.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
     >>> replace_file(folder / "a", b"one"), (folder / "a").read_bytes()
     (None, b'one')
     """
-    made_durably(path.parent)
+    made(path.parent)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with beside.open("wb") as file:
-            if private:
-                beside.chmod(0o600)  # before anything is in it
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -201,20 +201,6 @@ def replace_file(path: Path, content: bytes, private: bool = False) -> None:
         beside.unlink(missing_ok=True)
         raise
     _sync(path.parent)
-
-
-def made_durably(folder: Path) -> None:
-    """Make a folder and its parents, each synced into the one that it stands in.
-
-    >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp()) / "runs" / "first"
-    >>> made_durably(folder), folder.is_dir()
-    (None, True)
-    """
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for each in reversed(missing):
-        _sync(each.parent)
 
 
 def _sync(path: Path) -> None:

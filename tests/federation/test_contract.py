@@ -162,7 +162,7 @@ def test_nobody_hears_what_another_one_has_told(tmp_path: Path):
     assert len(found) == 4 * 3 and all(terms == found[0] for terms in found)
     assert found[0].keys() == {"v", "study", "algorithm", "nonce", "commitments"}
     assert set().union(*down) == {
-        "v", "study", "kind", "nonce", "contract", "round", "last", "t", "lines", "said", "record",
+        "v", "study", "kind", "token", "nonce", "contract", "round", "last", "t", "lines", "said", "record",
     }  # fmt: skip
     assert len(set(found[0]["commitments"])) == 4  # though they have equally many rows, and tell the same things
     other = Small(agreed, tmp_path / "other")

@@ -608,7 +608,7 @@ def test_a_node_opens_no_sum_of_fewer_than_the_quorum(clients: int, quorum: int 
         asked = {"contract": server.contract, "round": 2, "here": here, "said": server.said[1]}
         found = about(nodes[0].handle(server._content("open", asked, shares)))
         assert ("refused" in found) == (size < default)
-        assert size == default or f"a sum of {size} clients, and it takes {default}" in found["refused"]
+        assert size == default or f"a sum of {size} clients, fewer than the {default} that it takes" in found["refused"]
 
 
 def test_a_sum_that_was_being_opened_needs_a_quorum_of_its_clients_only(

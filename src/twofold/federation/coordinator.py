@@ -167,7 +167,7 @@ class Coordinator:
         self._stop: dict[str, Any] | None = None
         self._end: dict[str, Any] | None = None
         self.contract, self.nonce = "", contract.nonce()
-        storage.made_durably(self.folder)
+        storage.made(self.folder)
 
     # --- words ----------------------------------------------------------------------------------------------------------
 

@@ -497,13 +497,16 @@ def _is_like(found: Any, example: Any) -> bool:
     ...     _is_like("nan", 0.1),
     ...     _is_like([1.0, 2.0], [0.5, 0.5]),
     ...     _is_like(0, 3),
+    ...     _is_like(True, False),
     ...     _is_like("newton", "lbfgs"),
     ... )
-    (True, False, True, False, False)
+    (True, False, True, False, True, False)
     """
     if isinstance(example, list):
         return isinstance(found, list) and len(found) == len(example) and all(map(_is_like, found, example))
-    if isinstance(example, bool | str | None):
+    if isinstance(example, bool):  # one that theory chooses may be the other
+        return isinstance(found, bool)
+    if isinstance(example, str | None):
         return found == example
     whole = isinstance(example, int)
     kind = isinstance(found, int if whole else int | float) and not isinstance(found, bool)
