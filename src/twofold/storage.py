@@ -181,8 +181,10 @@ def plain(value: Any) -> Any:
     return repr(value)
 
 
-def replace_file(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes, private: bool = False) -> None:
     """Replace a file atomically: whatever happens, either the old content or the new is there; on return, the new is on disk.
+
+    A private one can be read by its owner alone.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -193,6 +195,8 @@ def replace_file(path: Path, content: bytes) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with beside.open("wb") as file:
+            if private:
+                beside.chmod(0o600)  # before anything is in it
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
