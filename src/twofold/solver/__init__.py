@@ -20,6 +20,7 @@ from twofold.errors import InputError, KindError
 from twofold.problem import Problem
 from twofold.result import Result, Results
 from twofold.solver.budget import Budget
+from twofold.solver.checkpoint import refuse_settings
 from twofold.solver.names import refuse_arguments
 from twofold.solver.options import Callback, Metrics, Options, RunOptions, SolveOptions, Start, TheoryWarning
 from twofold.solver.participation import Participation, Who
@@ -142,6 +143,8 @@ def solve(
         refuse_arguments(solve, algorithm, unknown)
     if not isinstance(problem, Problem):
         raise KindError(f"solve needs a Problem (tw.Problem(objective, clients)), got {type(problem).__name__}.")
+    if checkpoint is not None or checkpoint_every is not None:
+        refuse_settings(checkpoint, checkpoint_every)
     all_seeds = _seeds(seed, seeds)
     called = (callbacks,) if callable(callbacks) else tuple(callbacks)
     options = Options(
