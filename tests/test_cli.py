@@ -302,7 +302,7 @@ def test_resume_needs_a_checkpoint_and_a_new_run_an_empty_folder(small: str) -> 
     assert done.code == 2 and "continue from them with --resume, or start over with --force" in done.line
     assert Done("run", small, *keys, "--force").code == 0
     done = Done("run", small, "-q", "--resume", "--set", "objective.lam=0.7")
-    assert done.code == 2 and "belongs to another run: its problem is" in done.line
+    assert done.code == 2 and "belongs to another run: lam = 0.5 there, 0.7 here" in done.line
 
 
 def test_participation_is_a_key(small: str) -> None:

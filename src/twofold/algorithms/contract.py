@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, cast
+import dataclasses
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +22,11 @@ from twofold.tree import Pytree
 if TYPE_CHECKING:
     from twofold.algorithms.base import Algorithm
 
-__all__ = ["Footprint", "check", "trace", "turn_of"]
+__all__ = ["Footprint", "check", "refused", "trace", "turn_of"]
 
 Plan = Shared = Private = Message = Any
-NUMBERS = (bool, int, float, complex, np.generic, np.ndarray, jax.Array)
-"""What a leaf of a state, a plan or a message may be."""
+NUMBERS = (bool, int, float, complex, np.number, np.bool_, np.ndarray, jax.Array)
+"""What a field, and a leaf of a state, a plan or a message may be."""
 
 
 class Footprint(NamedTuple):
@@ -55,25 +56,14 @@ def check(algorithm: Algorithm) -> None:
         chosen = name == "batch" and isinstance(value, str) and value == getattr(type(algorithm), name, None)
         if value is not None and not callable(value) and not is_traced(value) and not chosen:
             _check_field(kind, name, value)
-    _check_leaves(algorithm)
-
-
-def _check_leaves(algorithm: Algorithm) -> None:
-    """Refuse a field that is data for a compiled program but no number, such as a string."""
-    for name, value in _fields(algorithm).items():
+    for field in dataclasses.fields(cast(Any, algorithm)):
+        value = () if field.metadata.get("static") else getattr(algorithm, field.name)
         for leaf in jax.tree.leaves(value):
-            if not _is_numeric(leaf):
+            if not callable(value) and not isinstance(leaf, NUMBERS):
                 raise ContractError(
-                    f"{type(algorithm).__name__}: {name}={leaf!r} is not a number: declare the field as {name} = "
-                    "tree.static(default=...), which makes it part of the compiled program."
+                    f"{kind}: {field.name}={leaf!r} is not a number: declare the field as {field.name} = tree.static(default=...), "
+                    "which makes it part of the compiled program."
                 )
-
-
-def _fields(algorithm: Algorithm) -> dict[str, Pytree]:
-    """The values of the fields that are data."""
-    fields = cast(Any, algorithm).__dataclass_fields__
-    values = {name: getattr(algorithm, name) for name, field in fields.items() if not field.metadata.get("static")}
-    return {name: value for name, value in values.items() if tree.is_record(value) or not callable(value)}
 
 
 def _check_field(kind: str, name: str, value: object) -> None:
@@ -90,20 +80,11 @@ def _check_field(kind: str, name: str, value: object) -> None:
         )
 
 
-def check_completed(algorithm: Algorithm, found: object) -> tuple[Algorithm, str | None]:
-    """What `complete` returned, if it is a method without open fields and a note."""
-    from twofold.algorithms.base import Algorithm  # which imports this module
-
-    completed, note = _pair(algorithm, "complete", found, "(method, note or None)")
-    if not isinstance(completed, Algorithm):
-        raise ContractError(f"{type(algorithm).__name__}.complete must return a method first, got {_kind(completed)}.")
-    left = [name for name, value in _fields(completed).items() if value is None]
-    if left and type(completed).is_complete is Algorithm.is_complete:  # others say themselves what may stay None
-        raise ContractError(
-            f"{type(completed).__name__}.complete left {left[0]}=None: it must fill in every field that is None; one that may stay "
-            "None is declared as tree.static(default=None)."
-        )
-    return completed, note
+def refused(algorithm: Algorithm, found: object) -> ContractError:
+    """The error of a method whose `complete` did not return a method and a note."""
+    if not isinstance(found, tuple) or len(pair := cast(tuple[object, ...], found)) != 2:
+        return _no_pair(algorithm, "complete", found, "(method, note or None)")
+    return ContractError(f"{type(algorithm).__name__}.complete must return a method first, got {_kind(pair[0])}.")
 
 
 # --- functions --------------------------------------------------------------------------------------------------------
@@ -121,14 +102,26 @@ def trace(
     algorithm: Algorithm, oracle: GradientOracle, stream: jax.Array, key: Key, w: Pytree, beta: Pytree
 ) -> Footprint:
     """Take an algorithm through one iteration on shapes alone (inside `jax.eval_shape`), and check the results."""
+    from twofold.algorithms.base import Algorithm  # which imports this module
+
+    # A method with an is_complete of its own says itself what may stay None.
+    if type(algorithm).is_complete is Algorithm.is_complete and not algorithm.is_complete():
+        fields = [f.name for f in dataclasses.fields(cast(Any, algorithm)) if not f.metadata.get("static")]
+        left = next(name for name in fields if getattr(algorithm, name) is None)
+        raise ContractError(
+            f"{type(algorithm).__name__}.complete left {left}=None: it must fill in every field that is None; one that may stay None "
+            "is declared as tree.static(default=None)."
+        )
     shared, private = algorithm.init(w), algorithm.init_private(w, beta, oracle)
     plan = algorithm.plan(stream, jnp.int32(0))
     for function, found in (("init", shared), ("init_private", private), ("plan", plan)):
-        _check_numeric(algorithm, function, found)
+        _same(algorithm, function, "what it returns", found, "that", found)
     _same(algorithm, "model", "the w that it reports", algorithm.model(shared), "the problem's", w)
     _same(algorithm, "personal", "the β that it reports", algorithm.personal(private), "the problem's", beta)
     turn = turn_of(algorithm, plan, shared, private, oracle, key)
-    moved, message = _pair(algorithm, "client", turn, "(new private state, message)")
+    if not isinstance(turn, tuple) or len(turn) != 2:  # whatever the annotation says
+        raise _no_pair(algorithm, "client", turn, "(new private state, message)")
+    moved, message = turn
     _same(algorithm, "client", "the new private state", moved, "init_private's", private)
     _check_message(algorithm, message, algorithm.sends(plan))
     _check_evaluations(algorithm, plan)
@@ -172,7 +165,9 @@ def _check_evaluations(algorithm: Algorithm, plan: Plan) -> None:
     rows = jnp.ones(2)
     found = algorithm.evaluations(plan, rows)
     counts = cast(tuple[object, ...], found) if isinstance(found, tuple) else ()
-    if len(counts) != 2 or not all(_is_numeric(each) and jnp.shape(each) in ((), rows.shape) for each in counts):
+    if len(counts) != 2 or not all(
+        isinstance(each, NUMBERS) and jnp.shape(each) in ((), rows.shape) for each in counts
+    ):
         got = " and ".join(map(_kind, counts)) if len(counts) == 2 else _kind(found)
         raise ContractError(
             f"{type(algorithm).__name__}.evaluations must return Evaluations(w, beta), two numbers of single-row gradients, each a "
@@ -180,48 +175,32 @@ def _check_evaluations(algorithm: Algorithm, plan: Plan) -> None:
         )
 
 
-def _check_numeric(algorithm: Algorithm, function: str, found: Pytree) -> None:
-    """Refuse a state or a plan with a leaf that no compiled program can hold."""
-    for leaf in jax.tree.leaves(found):
-        if not _is_numeric(leaf):
-            raise ContractError(
-                f"{type(algorithm).__name__}.{function} must return arrays and numbers, in any nesting, but has {_kind(leaf)}: "
-                f"{leaf!r}."
-            )
-
-
 def _same(algorithm: Algorithm, function: str, what: str, found: Pytree, whose: str, expected: Pytree) -> None:
-    def arrays(x: Pytree) -> list[tuple[tuple[int, ...], str]]:
-        """The shape and type of every leaf."""
-        leaves: list[ArrayLike] = jax.tree.leaves(x)
-        return [(jnp.shape(leaf), str(jnp.result_type(leaf))) for leaf in leaves]
-
-    _check_numeric(algorithm, function, found)
+    """Refuse what is no array or number, and what has another structure, other shapes or other types than expected."""
+    kind = type(algorithm).__name__
+    for leaf in jax.tree.leaves(found):
+        if not isinstance(leaf, NUMBERS):
+            raise ContractError(
+                f"{kind}.{function} must return arrays and numbers, in any nesting, but has {_kind(leaf)}: {leaf!r}."
+            )
     structures = [str(jax.tree.structure(x)) for x in (found, expected)]
+    arrays = [[(jnp.shape(leaf), str(jnp.result_type(leaf))) for leaf in jax.tree.leaves(x)] for x in (found, expected)]
     if structures[0] != structures[1]:
         different = f"the structure {structures[0]}, not {structures[1]}"
-    elif arrays(found) != arrays(expected):
-        here, there = next((a, b) for a, b in zip(arrays(found), arrays(expected), strict=True) if a != b)
+    elif arrays[0] != arrays[1]:
+        here, there = next((a, b) for a, b in zip(*arrays, strict=True) if a != b)
         different = f"an array of shape and type {here}, not {there}"
     else:
         return
-    raise ContractError(f"{type(algorithm).__name__}.{function}: {what} must be like {whose}, but has {different}.")
+    raise ContractError(f"{kind}.{function}: {what} must be like {whose}, but has {different}.")
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
 
 
-def _pair(algorithm: Algorithm, function: str, found: object, wanted: str) -> tuple[Any, Any]:
-    """The two things that a function returned."""
-    if isinstance(found, tuple) and len(pair := cast(tuple[Any, ...], found)) == 2:
-        return pair
-    raise ContractError(f"{type(algorithm).__name__}.{function} must return a pair {wanted}, got {_kind(found)}.")
-
-
-def _is_numeric(leaf: object) -> TypeGuard[ArrayLike]:
-    return isinstance(leaf, NUMBERS) and not (
-        isinstance(leaf, np.generic | np.ndarray) and leaf.dtype.kind not in "biufcV"
-    )
+def _no_pair(algorithm: Algorithm, function: str, found: object, wanted: str) -> ContractError:
+    """The error of a function that must return two things."""
+    return ContractError(f"{type(algorithm).__name__}.{function} must return a pair {wanted}, got {_kind(found)}.")
 
 
 def _kind(value: object) -> str:

@@ -20,6 +20,7 @@ from twofold.errors import InputError, KindError
 from twofold.problem import Problem
 from twofold.result import Result, Results
 from twofold.solver.budget import Budget
+from twofold.solver.checkpoint import refuse_settings
 from twofold.solver.names import refuse_arguments
 from twofold.solver.options import Callback, Metrics, Options, RunOptions, SolveOptions, Start, TheoryWarning
 from twofold.solver.participation import Participation, Who
@@ -144,6 +145,8 @@ def solve(
         raise KindError(f"solve needs a Problem (tw.Problem(objective, clients)), got {type(problem).__name__}.")
     if algorithm != "auto":
         make(algorithm)  # what is none is refused before anything else is said
+    if checkpoint is not None or checkpoint_every is not None:
+        refuse_settings(checkpoint, checkpoint_every)
     all_seeds = _seeds(seed, seeds)
     called = (callbacks,) if callable(callbacks) else tuple(callbacks)
     options = Options(

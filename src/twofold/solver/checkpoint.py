@@ -4,6 +4,8 @@ A checkpoint is one file, written beside its final name and renamed, so that the
 It holds the engine's whole state, what was recorded, and a fingerprint of each part of the run: a checkpoint of another problem,
 algorithm or version is refused, with what differs.
 """
+# What users hand over is looked at, whatever its annotation says.
+# pyright: reportUnnecessaryIsInstance=false
 # safetensors, and what a pytree or a function of the user's is made of, come without types.
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
@@ -18,6 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from os import PathLike
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,7 +32,7 @@ import numpy as np
 from twofold.clients import Clients
 from twofold.engines.base import Engine, Point
 from twofold.engines.schedule import Course
-from twofold.errors import CheckpointError
+from twofold.errors import CheckpointError, InputError
 from twofold.metrics import named
 from twofold.storage import replace_file
 from twofold.tree import Pytree
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
     from twofold.solver.run import Run
     from twofold.solver.track import Track
 
-__all__ = ["Checkpoints", "Keeper", "Saved", "fingerprint"]
+__all__ = ["Checkpoints", "Keeper", "Saved", "fingerprint", "refuse_settings"]
 
 FORMAT = 3
 KEPT = 2
@@ -223,6 +226,25 @@ class Keeper:
         count = track.columns["round" if self._run.by_rounds else "iteration"][-1]
         if count % self._run.budget.every and len(track.columns["round"]) > 1:
             track.columns = {name: column[:-1] for name, column in track.columns.items()}
+
+
+def refuse_settings(folder: str | Path | None, every: int | None) -> None:
+    """Refuse a folder or a number of rounds that cannot be meant.
+
+    >>> try:
+    ...     refuse_settings(None, 5)
+    ... except InputError as mistake:
+    ...     print(mistake)
+    checkpoint_every=5 needs a folder to write into: give checkpoint="folder", too.
+    """
+    if folder is not None and (not isinstance(folder, str | PathLike) or not str(folder)):
+        raise InputError(f"checkpoint is the name of a folder, got checkpoint={folder!r}.")
+    if every is None:
+        return
+    if not isinstance(every, int | np.integer) or isinstance(every, bool) or every < 1:
+        raise InputError(f"checkpoint_every is a whole number of rounds ≥ 1, got checkpoint_every={every!r}.")
+    if folder is None:
+        raise InputError(f'checkpoint_every={every} needs a folder to write into: give checkpoint="folder", too.')
 
 
 def _identity(run: Run) -> Identity:

@@ -1,6 +1,4 @@
 """What `solve` was asked for, besides the problem, the algorithm and the seeds."""
-# What users hand over is looked at, whatever its annotation says.
-# pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
 
@@ -8,16 +6,12 @@ import dataclasses
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from os import PathLike
 from pathlib import Path
 from typing import Any, TypedDict
-
-import numpy as np
 
 from twofold.clients import Clients
 from twofold.engines import EngineName
 from twofold.engines.memory import Place
-from twofold.errors import InputError
 from twofold.result import Result
 from twofold.solver.budget import Budget
 from twofold.solver.participation import Participation, Who
@@ -124,14 +118,3 @@ class Options:
     test: Clients | None = None
     validation: Clients | None = None
     patience: int | None = None
-
-    def __post_init__(self) -> None:
-        folder, every = self.checkpoint, self.checkpoint_every
-        if folder is not None and (not isinstance(folder, str | PathLike) or not str(folder)):
-            raise InputError(f"checkpoint is the name of a folder, got checkpoint={folder!r}.")
-        if every is None:
-            return
-        if not isinstance(every, int | np.integer) or isinstance(every, bool) or every < 1:
-            raise InputError(f"checkpoint_every is a whole number of rounds ≥ 1, got checkpoint_every={every!r}.")
-        if folder is None:
-            raise InputError(f'checkpoint_every={every} needs a folder to write into: give checkpoint="folder", too.')

@@ -1,4 +1,6 @@
 """An algorithm by name or by itself, with every open step size filled in from theory."""
+# What users' methods return is looked at, whatever the annotation says.
+# pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import numpy as np
 from twofold import tree
 from twofold.algorithms import REGISTRY, TRAINING, Algorithm
 from twofold.algorithms.base import Facts
-from twofold.algorithms.contract import check_completed
+from twofold.algorithms.contract import refused
 from twofold.curvature.clients import of_each
 from twofold.errors import ContractError, InputError, KindError
 from twofold.losses import Linear
@@ -94,7 +96,10 @@ def complete(
     algorithm = algorithm.among(None if participation is None else probabilities(participation, problem))
     if algorithm.is_complete():
         return algorithm, None
-    return check_completed(algorithm, algorithm.complete(facts_of(problem, constants, participation, cost)))
+    found = algorithm.complete(facts_of(problem, constants, participation, cost))
+    if not isinstance(found, tuple) or len(found) != 2 or not isinstance(found[0], Algorithm):
+        raise refused(algorithm, found)
+    return found
 
 
 def refuse_overflow(problem: Problem, given: Algorithm, completed: Algorithm) -> None:
