@@ -682,7 +682,9 @@ class Problem:
         """The minimiser, if `optimum` has been asked for already; nothing is computed.
 
         >>> import numpy as np, twofold as tw
-        >>> problem = tw.Problem(tw.objectives.traditional(tw.losses.squared()), tw.Clients.from_list([(np.eye(2), [0.0, 1.0])]))
+        >>> problem = tw.Problem(
+        ...     tw.objectives.traditional(tw.losses.squared()), tw.Clients.from_list([(np.eye(2), [0.0, 1.0])])
+        ... )
         >>> problem.known_optimum is None, problem.optimum() is problem.known_optimum
         (True, True)
         """
