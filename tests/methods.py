@@ -223,7 +223,8 @@ def _sigma2(s: Spread) -> float:
 
 
 _LSGD = LSGD(tau=2, batch=BATCH, average=True)
-_SCD = SCD(batch=2 * BATCH)  # its steps are so long that fewer rows would stop it too far from the optimum to say anything
+# Its steps are so long that fewer rows would stop it too far from the optimum to say anything.
+_SCD = SCD(batch=2 * BATCH)
 NOISY = (
     Noisy("lsgd", _LSGD, "gap", _lsgd),
     Noisy("scd", _SCD, "distance", _scd),

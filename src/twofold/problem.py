@@ -645,7 +645,8 @@ class Problem:
         client = 0.0 if model.shared is None else self.scale**2 * most * float(
             np.max(model.high * model.data.ww * model.tops[0] + model.fixed.ww)
         )  # fmt: skip
-        names = ("mu", "L_w", "L_beta", "calL_w", "calL_beta", "noise_w", "noise_beta", "drawn_w", "drawn_beta", "L_client")
+        blocks = (f"{kind}_{block}" for kind in ("L", "calL", "noise", "drawn") for block in ("w", "beta"))
+        names = ("mu", *blocks, "L_client")
         why = dict.fromkeys(names, "from everyone's second moments") | {"mu": found.why}
         return Constants(
             found.mu, found.L_w, found.L_beta, found.calL_w, found.calL_beta, how=dict.fromkeys(names, "certified"), why=why,
