@@ -1,7 +1,7 @@
 """Time per round and memory from 100 to 100,000 clients, each size in a process of its own.
 
     python benchmarks/scale.py [--clients 100,1000,10000,100000] [--method lsgd] [--state device] [--json FILE]
-    python benchmarks/scale.py --net fedavg (or ditto, …) --clients 20,100,400
+    python benchmarks/scale.py --net fedavg (or ditto, …) --clients 20,100,400 [--images 100]
 
 Every client has 10 rows of 784 features and a softmax model of 10 classes in a mixture; with --net, 100 images and PFLlib's CNN under
 one of `tw.methods`. A row is a call of `tw.solve`, the second
@@ -58,7 +58,7 @@ class Peak(threading.Thread):
             self.most = max(self.most, held())
 
 
-def one(clients: int, name: str, state: str | None, net: str | None) -> dict:
+def one(clients: int, name: str, state: str | None, net: str | None, images: int) -> dict:
     """One size: seconds per round, memory, and what was predicted."""
     import twofold as tw
     from twofold import engines, tree
@@ -66,7 +66,7 @@ def one(clients: int, name: str, state: str | None, net: str | None) -> dict:
     from twofold.engines.schedule import Schedule, footprint
 
     def made(clients: int) -> tuple[tw.Problem, Any]:
-        task, named = small(tw, clients, net)
+        task, named = small(tw, clients, net, images)
         return task, named or method(task, name)
 
     warm, algorithm = made(4 if net else 64)
@@ -109,10 +109,10 @@ def method(task, name: str):
     return complete(task, name, Constants(mu=1e-4, L_w=0.1, L_beta=0.6, calL_w=0.1, calL_beta=0.6))[0]
 
 
-def small(tw, clients: int, net: str | None):
+def small(tw, clients: int, net: str | None, images: int = IMAGES):
     """A softmax mixture on random data, float32, without a second copy of anything; or a method for nets, with its problem."""
     rng = np.random.default_rng(0)
-    rows = IMAGES if net else ROWS
+    rows = images if net else ROWS
     x = rng.standard_normal((clients * rows, FEATURES), dtype=np.float32)
     x *= np.float32(FEATURES**-0.5)
     y = rng.integers(0, CLASSES, clients * rows).astype(np.int32)
@@ -134,19 +134,20 @@ def main() -> None:
     parser.add_argument("--clients", default="100,1000,10000,100000")
     parser.add_argument("--method", default="lsgd")
     parser.add_argument("--net", help="a method of tw.methods")
+    parser.add_argument("--images", type=int, default=IMAGES, help="rows of each client with --net")
     parser.add_argument("--state")
     parser.add_argument("--one", type=int, help="measure this number of clients here, and print JSON")
     parser.add_argument("--json")
     arguments = parser.parse_args()
     if arguments.one:
-        print(json.dumps(one(arguments.one, arguments.method, arguments.state, arguments.net)))
+        print(json.dumps(one(arguments.one, arguments.method, arguments.state, arguments.net, arguments.images)))
         return
     rows = []
     print(f"{'clients':>9} {'engine':10}{'chunk':>8}{'s/round':>10}{'memory MB':>11}{'predicted':>11}{'off by':>8}")
     for clients in map(int, arguments.clients.split(",")):
         command = [sys.executable, __file__, "--one", str(clients), "--method", arguments.method]
         command += ["--state", arguments.state] if arguments.state else []
-        command += ["--net", arguments.net] if arguments.net else []
+        command += ["--net", arguments.net, "--images", str(arguments.images)] if arguments.net else []
         out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         row = json.loads(out.splitlines()[-1])
         rows.append(row)

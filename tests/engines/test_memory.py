@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 import twofold as tw
 from twofold import engines, kernels
 from twofold.algorithms import Algorithm
-from twofold.engines import memory
+from twofold.engines import memory, streamed
 from twofold.engines.schedule import Schedule, footprint
 from twofold.engines.simulate import SimulateGroups
 from twofold.solver import complete
@@ -104,6 +105,52 @@ def test_a_run_with_a_net_holds_what_was_predicted(monkeypatch: pytest.MonkeyPat
         assert device == pytest.approx(found.data + found.state, rel=0.2)
         assert record == pytest.approx(found.record, rel=0.2)
     assert len(measured) == 2  # the start and the end
+
+
+class Small(nn.Module):
+    """Convolutions and one wide layer."""
+
+    units: int
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        x = nn.max_pool(nn.relu(nn.Conv(8, (5, 5))(x)), (2, 2), strides=(2, 2))
+        x = nn.relu(nn.Conv(8, (3, 3))(x))
+        x = nn.relu(nn.Dense(self.units)(x.reshape(len(x), -1)))
+        return nn.Dense(CLASSES)(x)
+
+
+@pytest.mark.parametrize(("name", "units"), [("fedavg", 50), ("fedavg", 400), ("fedper", 400), ("ditto", 400)])
+def test_a_round_of_a_convolutional_net_takes_what_was_predicted(
+    name: str, units: int, monkeypatch: pytest.MonkeyPatch
+):
+    """A client's turn as XLA has laid it out, and all arrays that are alive when it ends, with one client at a time."""
+    rng = np.random.default_rng(0)
+    rows = [(rng.normal(size=(12, 16, 16, 1)), rng.integers(0, CLASSES, 12)) for _ in range(4)]
+    head = {"head": "Dense_1"} if name == "fedper" else {}
+    named = tw.methods.REGISTRY[name](tw.losses.net(Small(units)), batch=6, **head)
+    whole = named.problem(tw.Clients.from_list(rows))
+    found, turn, alive, laid_out = need_of(named.algorithm, whole), streamed._turn, list[int](), list[Any]()
+    w = sum(8 * leaf.size for leaf in jax.tree.leaves(whole.abstract_start[0]))
+    assert found.models == memory.MODELS * w
+    before = sum(array.nbytes for array in jax.live_arrays())
+
+    def watched(*given: Any, **named: Any) -> Any:
+        if not laid_out:
+            laid_out.append(turn.lower(*given, **named).compile().memory_analysis())
+        done = turn(*given, **named)
+        alive.append(sum(array.nbytes for array in jax.live_arrays()) - before)
+        return done
+
+    monkeypatch.setattr(streamed, "_turn", watched)
+    monkeypatch.setattr(kernels, "workers", lambda count: 1)
+    tw.solve(whole, named.algorithm, rounds=2, record=(), engine="streamed", chunk=1)
+    held = (
+        found.data + found.state + found.models + 3 * w
+    )  # three in `working`: the turn's w, and what it gives (w and the message)
+    assert held == pytest.approx(max(alive), rel=0.02)
+    most = max(alive) + laid_out[0].temp_size_in_bytes
+    assert found.at_once(1) - found.record == pytest.approx(most, rel=0.2)  # the record is on the host
 
 
 @pytest.fixture

@@ -32,6 +32,8 @@ CHUNK = 1 << 23
 """Bytes that a chunk of clients should need on a CPU, so that it stays in a core's cache and its memory is reused."""
 SPREAD = 1 << 21
 """If all clients together need at least this many bytes, they take turns on a CPU."""
+MODELS = 5
+"""Copies of w besides those of the clients at work: where the run began, its last record, this round's w, the mean so far, the next."""
 LOOKED_AT = 256
 """How many iterations' coins are looked at to find out how much a client does between two rounds."""
 
@@ -45,10 +47,12 @@ class Need(NamedTuple):
     working: int
     record: int
     """Everyone's β as last recorded: where the run would end if it diverged before the next record."""
+    models: int = 0
+    """The copies of w that a run holds, whoever is at work."""
 
     def at_once(self, chunk: int, seeds: int = 1) -> int:
         """Bytes with all data and states on the device and `chunk` clients of each seed at work."""
-        return self.data + seeds * (self.state + self.record + chunk * self.working)
+        return self.data + seeds * (self.state + self.record + self.models + chunk * self.working)
 
     def peak(self, chunk: int) -> int:
         """What a process holds on a CPU, the caller's own copy of the data included."""
@@ -60,6 +64,7 @@ class Need(NamedTuple):
         each = (self.state // self.clients, self.data // self.clients, self.working)
         state, data, working = (in_words(n) for n in each)
         record = f", everyone's β as last recorded takes {in_words(self.record)}" if self.record else ""
+        record += f", w {in_words(self.models)} in {MODELS} copies" if self.models else ""
         return (
             f"{self.clients:,} clients with {data} of data and {state} of private state each are "
             f"{in_words(self.data)} + {in_words(self.state)}{record}, and every client at work needs {working} more"
@@ -86,7 +91,8 @@ def need(problem: Problem, shapes: Footprint, algorithm: Algorithm) -> Need:
     if getattr(getattr(problem.objective, "loss", None), "trains", False):
         gradient = max(gradient, activations(problem, getattr(algorithm, "batch", None)))
     working = state + _nbytes(shapes.message) + _nbytes(problem.abstract_start) + gradient
-    return Need(problem.M, rows * row, state * problem.M, working, problem.M * _nbytes(problem.abstract_start[1]))
+    w, beta = map(_nbytes, problem.abstract_start)
+    return Need(problem.M, rows * row, state * problem.M, working, problem.M * beta, MODELS * w)
 
 
 def has_long_turns(schedule: Schedule, found: Need) -> bool:
@@ -131,7 +137,7 @@ def choose_chunk(found: Need, asked: int | None, place: Place) -> int:
     record, state = (found.record, found.state) if kernels.shares_memory() else (0, 0)
     on_device = {"device": found.data + found.state + found.record, "host": state + record, "disk": record}
     each = found.working + (0 if place == "device" else (found.data + found.state) // found.clients)
-    most = int((room - on_device[place]) // max(each, 1))
+    most = int((room - on_device[place] - found.models) // max(each, 1))
     if most < 1:
         elsewhere = "" if place == "disk" else 'Keep the private state elsewhere: state="host" or state="disk".'
         raise InputError(
