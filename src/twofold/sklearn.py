@@ -338,8 +338,8 @@ class _Personalized(BaseEstimator):
     def adapt(self, X: Any, y: Any, client: Any = None, groups: Any = None) -> Self:
         """Let new clients join, each with a few rows of its own; what is shared stays as it is, and nobody else's model changes.
 
-        Each gets its private part by Newton's method on its rows: the first in a process takes about a second, which is compilation, and
-        the others milliseconds. `adapted_` has the certified gap of each. Whose rows
+        Each gets its private part by Newton's method on its rows: the first in a process takes about a second, which is compilation,
+        and the others milliseconds. `adapted_` has the certified gap of each. Whose rows
         these are is said as in `fit`, or by one name for all of them. Where everybody has the same model ("shared", or where that was
         chosen), so has a new client. A client that took part in `fit` is refused: fit again with its new rows.
         """

@@ -317,8 +317,8 @@ class Model:
     def adapt(self, x: Any, y: ArrayLike, *, name: Name = NEW, **own: float) -> Model:
         """Fit a new client's own part to a few of its rows, with w as it is: a model of this one client, with its `gap`.
 
-        β minimises f(w, β) on these rows, by Newton's method in double precision. The first call in a process takes about a second, which
-        is compilation; others with a linear loss take milliseconds, whatever their rows. `gap` bounds how far f(w, β) is from its
+        β minimises f(w, β) on these rows, by Newton's method in double precision. The first call in a process takes about a second,
+        which is compilation; others with a linear loss take milliseconds, whatever their rows. `gap` bounds how far f(w, β) is from its
         minimum; it is NaN where nothing is known of the curvature. Where every client has a number of its own (APFL's α, or λ), say
         this one's: `adapt(x, y, alpha=0.5)`.
 

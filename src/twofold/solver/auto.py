@@ -14,6 +14,7 @@ from twofold.algorithms.base import Facts
 from twofold.algorithms.profile import Profile
 from twofold.engines.schedule import Schedule, footprint
 from twofold.errors import TwofoldError
+from twofold.losses.net import Net
 from twofold.problem import Problem
 from twofold.solver.steps import complete, facts_of
 from twofold.theory import rates
@@ -97,7 +98,9 @@ def choose(
     text = (
         f"auto chose {best.name}: about {math.ceil(best.rounds):,} rounds to {relative:.2g} of the initial gap, {basis}"
     )
-    if others:
+    if isinstance(getattr(problem.objective, "loss", None), Net):
+        text = f"auto chose {best.name}; how many rounds a net takes, which is not convex, nobody can foretell"
+    elif others:
         text += f"; the next best, {others[0].name}, would cost {others[0].cost / best.cost:.3g} times as much"
     elif floors:
         name, least = min(floors.items(), key=lambda item: item[1])
