@@ -798,8 +798,8 @@ def _dense(matrix: Any) -> _Array:
     if COPIES * size > available:
         raise ClientError(
             f"A sparse matrix of shape {matrix.shape} takes {size / 1e9:.3g} GB as a dense one, and {COPIES} times that while it is "
-            f"read and sorted by client, but only {available / 1e9:.3g} GB are free: choose fewer features (a feature hasher, a truncated SVD, the "
-            "most frequent columns), or a narrower dtype."
+            f"read and sorted by client, but only {available / 1e9:.3g} GB are free: choose fewer features "
+            "(a feature hasher, a truncated SVD, the most frequent columns), or a narrower dtype."
         )
     return cast(_Array, matrix.toarray())
 
