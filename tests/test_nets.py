@@ -18,6 +18,8 @@ import twofold as tw
 from twofold import randomness, tree
 from twofold.algorithms import LSGD
 from twofold.losses import Rows
+from twofold.solver.auto import choose
+from twofold.theory.cost import cost_of
 
 INPUTS, HIDDEN, CLASSES, ROWS, BATCH = 4, 5, 3, 8, 4
 
@@ -496,3 +498,15 @@ def test_theory_methods_refuse_a_net_that_updates_numbers_by_itself():
         tw.TwofoldError, match="as BatchNorm does, and lsgd would leave them where they began: take a method"
     ):
         tw.solve(problem, LSGD(eta=0.1), rounds=1)
+
+
+def test_no_rounds_are_foretold_for_a_net():
+    """Figures of convex problems say nothing of one that is not."""
+
+    rng = np.random.default_rng(0)
+    clients = tw.Clients.from_list([(rng.normal(size=(8, 2)), rng.integers(0, 2, 8)) for _ in range(3)])
+    net = tw.losses.net(nn.Sequential([nn.Dense(2), jnp.tanh, nn.Dense(2)]))
+    for loss, told in ((net, False), (tw.losses.logistic(l2=0.1), True)):
+        problem = tw.Problem(tw.objectives.mixture(loss, lam=0.1), clients)
+        text = choose(problem, cost_of("cross-silo"), 1e-4, some=False).why
+        assert ("rounds to" in text) == told and ("nobody can foretell" in text) != told

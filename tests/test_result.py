@@ -267,3 +267,25 @@ def test_a_file_in_the_way_gets_a_sentence(tmp_path, below):
             tw.TwofoldError, match=r"file is a file, so the folder .* cannot be made: move it, or give another"
         ):
             one.save(tmp_path / "file" / below)
+
+
+def test_everything_that_a_notebook_shows_is_a_table_and_fits_eighty_columns():
+    rng = np.random.default_rng(0)
+    clients = tw.Clients.from_list([(rng.normal(size=(20, 3)), rng.integers(0, 2, 20)) for _ in range(4)])
+    problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(l2=0.1), lam=0.1), clients)
+    runs = tw.solve(problem, "acd", rounds=40, record=("loss", "gap", "gradient_norm"), seeds=2)
+    shown = {
+        "results": (runs, "budget"),
+        "ledger": (runs[0].ledger, "40"),
+        "history": (runs[0].history, "gradient_norm"),
+        "model": (tw.Model.of(problem, runs[0]), "mixture of logistic losses"),
+        "result": (runs[0], "acd"),
+    }
+    for name, (thing, word) in shown.items():
+        page = thing._repr_html_()
+        assert page.startswith("<table>") and word in page, name
+        assert max(map(len, str(thing).splitlines())) <= 80, name
+    assert runs[0].history._repr_html_().count("<tr>") == 1 + 10 + 1 + 10
+    constants = problem.constants()
+    for thing in (problem, tw.theory.predict("acd", constants, eps=1e-3), tw.theory.lower_bounds(constants, 20, 1e-3)):
+        assert max(map(len, str(thing).splitlines())) <= 80 and len(str(thing).splitlines()) > 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -246,12 +247,17 @@ def test_string_labels_elsewhere():
     assert pairs.y.tolist() == [1, 1, 0, 1] and pairs.schema.classes == ("no", "yes")
 
 
-def test_sparse_matrices():
+def test_sparse_matrices(monkeypatch: pytest.MonkeyPatch):
     from scipy import sparse
 
     matrix = sparse.random_array((6, 4), density=0.5, rng=np.random.default_rng(0), format="csr")
     clients = Clients.from_groups(matrix, np.zeros(6), [0, 0, 1, 1, 1, 0])
     assert_array_equal(clients[1].x, matrix.toarray()[[2, 3, 4]])
+    free = 10 * 6 * 4 * 8 // 4  # room for two and a half copies
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=free))
+    with pytest.raises(tw.ClientError, match="and 3 times that while it is read"):
+        Clients.from_groups(matrix, np.zeros(6), [0, 0, 1, 1, 1, 0])
+    monkeypatch.undo()
     huge = sparse.csr_array((10_000_000, 10_000_000))
     with pytest.raises(tw.ClientError, match=r"takes 8e\+05 GB as a dense one.*fewer features"):
         Clients.from_groups(huge, np.zeros(10_000_000), np.zeros(10_000_000, int))

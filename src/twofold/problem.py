@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import textwrap
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from inspect import isfunction
@@ -26,6 +27,7 @@ from twofold.curvature.certificate import Certificate, ClientFactors, prepare
 from twofold.curvature.metric import Kind, Metric, build
 from twofold.curvature.model import BlockCurvature
 from twofold.errors import InputError, KindError
+from twofold.exports import WIDTH
 from twofold.losses import Linear
 from twofold.objectives.base import Objective
 from twofold.oracle import Draws, Member, Oracle, Program, Sample, weighted_mean
@@ -333,7 +335,9 @@ class Problem:
     def __repr__(self) -> str:
         kept = "" if self.feature_dtype is None else f", feature_dtype={self.feature_dtype!r}"
         solved = f"{self.objective.name}: {self.objective.equation}"
-        return f"Problem({solved}, {self.clients!r}, scale={self.scale:.4g}{kept})"
+        return textwrap.fill(
+            f"Problem({solved}, {self.clients!r}, scale={self.scale:.4g}{kept})", WIDTH, subsequent_indent="  "
+        )
 
     # --- data ---------------------------------------------------------------------------------------------------------
 

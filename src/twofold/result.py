@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from twofold import storage
 from twofold.errors import InputError, NotFound
-from twofold.exports import FilePath, Table, latex, write_csv, write_parquet
+from twofold.exports import WIDTH, FilePath, Table, latex, write_csv, write_parquet
 from twofold.extras import require
 from twofold.model.base import Model
 from twofold.model.files import DOCUMENT, document_of
@@ -40,6 +41,9 @@ SUMS = ("round", "iteration", "bytes", "gradients_w", "gradients_beta", "seconds
 Status: TypeAlias = Literal["converged", "budget", "diverged", "interrupted"]
 """The ways in which a run can end."""
 _STATUSES: tuple[Status, ...] = ("converged", "budget", "diverged", "interrupted")
+_ALWAYS = ("rounds", "iterations", "bytes_up", "bytes_down")
+SHOWN = 10
+"""Records at either end of a history that a notebook shows."""
 _Column: TypeAlias = NDArray[Any]  # integers or floats, depending on the metric
 
 
@@ -61,7 +65,8 @@ class Ledger:
     >>> (one + one).rounds
     2
     >>> print(one)
-    1 rounds in 4 iterations; per client 80 bytes up and 80 down; 7 ∇w and 21 ∇β single-row evaluations a client
+    1 rounds in 4 iterations; per client 80 bytes up and 80 down; 7 ∇w and 21 ∇β
+    single-row evaluations a client
     """
 
     rounds: int
@@ -81,11 +86,20 @@ class Ledger:
         return Ledger(*(getattr(self, f.name) + getattr(other, f.name) for f in dataclasses.fields(self)))
 
     def __str__(self) -> str:
-        return (
+        text = (
             f"{self.rounds:,} rounds in {self.iterations:,} iterations; per client {np.mean(self.bytes_up):,.0f} bytes up and "
             f"{np.mean(self.bytes_down):,.0f} down; {self.gradients_w.mean():,.0f} ∇w and {self.gradients_beta.mean():,.0f} ∇β "
             "single-row evaluations a client"
         )
+        return textwrap.fill(text, WIDTH)
+
+    def _repr_html_(self) -> str:
+        """The table that a notebook shows: every entry, as its mean over clients where these differ."""
+        entries = {name: float(np.mean(np.asarray(value, np.float64))) for name, value in self.as_dict().items()}
+        rows = [
+            [name.replace("_", " "), f"{value:,.6g}"] for name, value in entries.items() if value or name in _ALWAYS
+        ]
+        return Table("twofold.Ledger, per client", ["", "number"], rows).to_html()
 
     @property
     def bytes_per_client(self) -> float:
@@ -135,7 +149,16 @@ class History(Mapping[str, _Column]):
 
     def __repr__(self) -> str:
         records = len(next(iter(self._columns.values()), ()))
-        return f"History({records} records of {', '.join(self._columns)})"
+        return textwrap.fill(f"History({records} records of {', '.join(self._columns)})", WIDTH, subsequent_indent="  ")
+
+    def _repr_html_(self) -> str:
+        """The table that a notebook shows: the first records and the last."""
+        lines = list(
+            zip(*([_short(value) for value in column.tolist()] for column in self._columns.values()), strict=True)
+        )
+        gap = [["…"] * len(self._columns)] if len(lines) > 2 * SHOWN else []
+        rows = [*lines[:SHOWN], *gap, *lines[-SHOWN:]] if gap else lines
+        return Table(f"twofold.History, {len(lines)} records", list(self._columns), rows).to_html()
 
     def then(self, later: History) -> History:
         """Both courses, one after the other, with a column that says which `stage` a record belongs to.
@@ -556,6 +579,18 @@ class Results(Sequence[Result]):
         >>> Results([run, run]).to_latex().count("budget")
         2
         """
+        return self._table().to_latex()
+
+    def _repr_html_(self) -> str:
+        """The table that a notebook shows: how each seed ended."""
+        return self._table().to_html()
+
+    def __str__(self) -> str:
+        return str(self._table())
+
+    def _table(self) -> Table:
+        if not self.runs:
+            return Table("", ["seed", "status"], [])
         skipped = ("round", "iteration", "bytes", "gradients_w", "gradients_beta", "seconds", "stage")
         last = [name for name in self.runs[0].history if name not in skipped]
         rows = [
@@ -564,7 +599,7 @@ class Results(Sequence[Result]):
             for run in self.runs
         ]  # fmt: skip
         head = ["seed", "status", "rounds", "bytes per client", *(name.replace("_", " ") for name in last), "seconds"]
-        return latex(head, rows)
+        return Table("", head, rows)
 
     def _by_column(self) -> dict[str, _Column]:
         """All histories, concatenated, with a column `seed`."""

@@ -338,7 +338,8 @@ class _Personalized(BaseEstimator):
     def adapt(self, X: Any, y: Any, client: Any = None, groups: Any = None) -> Self:
         """Let new clients join, each with a few rows of its own; what is shared stays as it is, and nobody else's model changes.
 
-        Each gets its private part by Newton's method on its rows, in milliseconds; `adapted_` has the certified gap of each. Whose rows
+        Each gets its private part by Newton's method on its rows: the first in a process takes about a second, which is compilation,
+        and the others milliseconds. `adapted_` has the certified gap of each. Whose rows
         these are is said as in `fit`, or by one name for all of them. Where everybody has the same model ("shared", or where that was
         chosen), so has a new client. A client that took part in `fit` is refused: fit again with its new rows.
         """
@@ -505,7 +506,7 @@ class PersonalizedClassifier(ClassifierMixin, _Personalized):
     tol, max_rounds
         When a fit is over: when the gap is certified to be at most tol (needs l2 > 0), or after so many rounds of communication.
 
-    X may be an array, a sparse matrix, or a pandas, Polars or Arrow table with strings, categories and gaps (see
+    X may be an array, a sparse matrix (which is made dense), or a pandas, Polars or Arrow table with strings, categories and gaps (see
     `Clients.from_frame`). A client that was not there in training, and a row of nobody, gets the shared part w; where the objective has
     no such model ("alone", "weight_sharing") it gets the mean of everybody's models. `adapt(X, y, client="zoe")` gives a new client
     with a few labelled rows a model of its own, without another fit.

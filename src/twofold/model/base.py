@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from twofold import tree
 from twofold.clients import Clients, Name
 from twofold.errors import InputError, KindError, NotFound
+from twofold.exports import Table
 from twofold.extras import version
 from twofold.losses import Linear
 from twofold.model.adapting import find
@@ -316,7 +317,8 @@ class Model:
     def adapt(self, x: Any, y: ArrayLike, *, name: Name = NEW, **own: float) -> Model:
         """Fit a new client's own part to a few of its rows, with w as it is: a model of this one client, with its `gap`.
 
-        β minimises f(w, β) on these rows, by Newton's method in double precision. `gap` bounds how far f(w, β) is from its
+        β minimises f(w, β) on these rows, by Newton's method in double precision. The first call in a process takes about a second,
+        which is compilation; others with a linear loss take milliseconds, whatever their rows. `gap` bounds how far f(w, β) is from its
         minimum; it is NaN where nothing is known of the curvature. Where every client has a number of its own (APFL's α, or λ), say
         this one's: `adapt(x, y, alpha=0.5)`.
 
@@ -409,6 +411,18 @@ class Model:
             labels = [str(label) for label in self.classes or range(link.labels)]
             out.append(f"classes {' and '.join(labels)}" if len(labels) == 2 else f"{len(labels)} classes")
         return f"Model({', '.join(out)})"
+
+    def _repr_html_(self) -> str:
+        """The table that a notebook shows: what it is, of whom, what rows it takes, and where it comes from."""
+        some = [str(name) for name in self.names[:MOST_NAMED]] + (["…"] if self.M > MOST_NAMED else [])
+        said = {
+            "model": repr(self),
+            "clients": ", ".join(some),
+            "features": ", ".join(self.features or ()),
+            "classes": ", ".join(map(str, self.classes or ())),
+            **{name: str(self.provenance[name]) for name in ("date", "status", "message") if name in self.provenance},
+        }
+        return Table("twofold.Model", ["", "value"], [[k, v] for k, v in said.items() if v], left=("value",)).to_html()
 
     def save(self, folder: str | Path) -> Path:
         """Write `model.json` and `model.safetensors` into a folder, which `tw.load` reads.

@@ -248,6 +248,9 @@ def _by_optimisation(runs: Sequence[tuple[Run, str]]) -> tuple[str | None, list[
         what, goal = f"{metric} at the end", "least"
     order = sorted(cost, key=lambda name: float(np.median(cost[name])))
     best, other = order[0], order[1]
+    if np.array_equal(np.sort(cost[best]), np.sort(cost[other])):
+        alike = [name for name in order if np.array_equal(np.sort(cost[name]), np.sort(cost[best]))]
+        return None, [f"Same problem: no difference between {', '.join(alike)}, all with {_number(cost[best])} {what}."]
     sentence = (
         f"Same problem: {best} has the {goal} {what}, {_number(cost[best])} against {_number(cost[other])} of {other}."
     )
@@ -294,13 +297,16 @@ def _by_grades(runs: Sequence[tuple[Run, str]]) -> tuple[str | None, list[str]]:
             )
         else:
             same.append(name)
-    sentences = [f"Best for the clients on average: {best}."]
-    if told:
-        sentences.append(f"It is surely better than {'; '.join(told)}.")
     if same:
-        sentences.append(f"Not distinguishable from it on {len(found[best].clients)} clients: {', '.join(same)}.")
+        sentences = [
+            f"No difference can be told on {len(found[best].clients)} clients between {', '.join([best, *same])}."
+        ]
+    else:
+        sentences = [f"Best for the clients on average: {best}."]
+    if told:
+        sentences.append(f"{best if same else 'It'} is surely better than {'; '.join(told)}.")
     sentences.append("Intervals: 95 %, bootstrap over clients, first seed.")
-    return best, sentences
+    return (None if same else best), sentences
 
 
 def _difference(value: float, measure: str) -> str:

@@ -13,6 +13,7 @@ from twofold.algorithms import LSGD, REGISTRY, Algorithm
 from twofold.algorithms.base import Facts
 from twofold.algorithms.profile import Profile
 from twofold.errors import TwofoldError
+from twofold.losses.net import Net
 from twofold.problem import Problem
 from twofold.solver.foresight import needs, proven_iterations
 from twofold.solver.steps import complete, facts_of
@@ -93,7 +94,9 @@ def choose(
     else:
         count = f"nothing is shared, so that nothing is sent; about {math.ceil(best.iterations):,} iterations, {basis}"
     text = f"auto chose {best.name}: {count}"
-    if others:
+    if isinstance(getattr(problem.objective, "loss", None), Net):
+        text = f"auto chose {best.name}; how many rounds a net takes, which is not convex, nobody can foretell"
+    elif others:
         text += f"; the next best, {others[0].name}, would cost {others[0].cost / best.cost:.3g} times as much"
     elif floors:
         name, least = min(floors.items(), key=lambda item: item[1])

@@ -9,6 +9,7 @@ A prediction is an upper bound on an expectation, so a method may well be faster
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from twofold.errors import InputError
+from twofold.exports import aligned
 from twofold.theory import stepsizes
 from twofold.theory.constants import Constants
 from twofold.theory.cost import Cost
@@ -56,6 +58,9 @@ class Prediction:
     note: str = ""
     eta: float | None = None
 
+    def __str__(self) -> str:
+        return _said(self)
+
 
 class Rate(NamedTuple):
     """By how much a method's error falls in an iteration, what that error is, and how far this is proven.
@@ -77,6 +82,15 @@ class Rate(NamedTuple):
     def iterations(self, eps: float) -> float:
         """Iterations after which `eps` of the error is left."""
         return math.log(1 / eps) / -math.log1p(-min(self.kappa, 1 - 1e-9))
+
+
+def _said(found: Prediction | LowerBounds) -> str:
+    """A line for each field."""
+    values = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
+    lines = [
+        [name, f"{v:,.4g}" if isinstance(v, float) else str(v)] for name, v in values.items() if v not in (None, "")
+    ]
+    return "\n".join(aligned(lines, left=(1,)))
 
 
 def _iterations(contraction: float, initial: float, eps: float) -> float:
@@ -359,6 +373,9 @@ class LowerBounds:
     rounds: float
     grad_w: float
     grad_beta: float
+
+    def __str__(self) -> str:
+        return _said(self)
 
 
 def lower_bounds(c: Constants, n: float = 1, eps: float = 1e-6) -> LowerBounds:

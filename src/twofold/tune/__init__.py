@@ -40,7 +40,7 @@ from twofold.tree import Pytree
 from twofold.tune.choice import Gain, Judge
 from twofold.tune.path import Fit, Path, Point, assign
 
-__all__ = ["Gain", "Tuned", "check_per_client", "curvature_of", "tune"]
+__all__ = ["Gain", "Tuned", "curvature_of", "tune"]
 
 Strength: TypeAlias = float | str | NDArray[np.float64]
 """A number, one per client, or for a split its name."""
