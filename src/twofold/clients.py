@@ -725,10 +725,10 @@ def _about_objects(leaf: Any) -> str:
 
 def _dense(matrix: Any) -> _Array:
     """Make a SciPy sparse matrix dense, unless that would take more memory than is free."""
-    import psutil
+    from twofold import kernels  # here, because it needs JAX, which data alone do not
 
     size = math.prod(getattr(matrix, "shape", ())) * getattr(getattr(matrix, "dtype", None), "itemsize", 8)
-    available = int(psutil.virtual_memory().available)
+    available = kernels.free_on_host()
     if size > 0.8 * available:
         raise ClientError(
             f"A sparse matrix of shape {matrix.shape} takes {size / 1e9:.3g} GB as a dense one, but only {available / 1e9:.3g} GB are "
