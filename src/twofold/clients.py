@@ -19,7 +19,7 @@ from jax import tree_util
 from numpy.typing import ArrayLike, NDArray
 
 from twofold.errors import InputError, KindError
-from twofold.tables import Schema, Standardize, Table, Values, read
+from twofold.tables import Columns, Schema, Standardize, Values, read
 from twofold.tables.columns import is_frame, plain
 from twofold.tables.schema import Labels, Missing, class_of
 
@@ -355,7 +355,7 @@ class Clients:
     @classmethod
     def _from_table(
         cls,
-        table: Table,
+        table: Columns,
         client: str,
         target: str | None,
         features: str | Iterable[str] | None,
@@ -389,7 +389,7 @@ class Clients:
     @classmethod
     def _from_table_like(
         cls,
-        table: Table,
+        table: Columns,
         like: Clients | Schema,
         client: str,
         target: str | None,
@@ -792,7 +792,7 @@ def _codes_like(schema: Schema, y: PyTree, client: Name | None, owners: Sequence
     return schema.codes(labels)
 
 
-def _whole_target(table: Table, target: str, owners: Sequence[Any]) -> Values:
+def _whole_target(table: Columns, target: str, owners: Sequence[Any]) -> Values:
     """The targets, none of them missing."""
     values = table.column(target)
     wrong = values.missing.copy()
@@ -806,7 +806,9 @@ def _whole_target(table: Table, target: str, owners: Sequence[Any]) -> Values:
     return values
 
 
-def _target(table: Table, target: str, owners: Sequence[Any], labels: Labels) -> tuple[_Array, tuple[Any, ...] | None]:
+def _target(
+    table: Columns, target: str, owners: Sequence[Any], labels: Labels
+) -> tuple[_Array, tuple[Any, ...] | None]:
     """The targets as numbers, and their classes."""
     values = _whole_target(table, target, owners)
     classes, guessed = class_of(values, labels)

@@ -192,7 +192,7 @@ class Problem:
         if self.precondition is None or self.curvature is None:
             return None
         made = build(self.curvature, self.scale, self.precondition)
-        return dataclasses.replace(made, turned=self._by_class is not None)
+        return dataclasses.replace(made, by_class=self._by_class is not None)
 
     @cached_property
     def _row_smoothness(self) -> RowSmoothness | None:
@@ -313,7 +313,7 @@ class Problem:
         if model.exact and model.b**2 > 16 * max(model.a, model.b) * float(np.mean(self.clients.counts)):
             return None  # everyone's part of it would be far larger than its data
         dtype = np.dtype(jnp.result_type(float))
-        found = prepare(model, self.clients.weights, dtype=dtype, turned=self._by_class is not None)
+        found = prepare(model, self.clients.weights, dtype=dtype, by_class=self._by_class is not None)
         return found if found.how == "arrow" else None
 
     @property

@@ -73,12 +73,10 @@ class AL2SGDPlus(Algorithm):
     needs = "mixture"
     rate = rated.al2sgd_plus
 
-    def complete(self, setting: Facts) -> tuple[AL2SGDPlus, str | None]:
+    def complete(self, facts: Facts) -> tuple[AL2SGDPlus, str | None]:
         """p, ρ, η, θ, γ and ν of L-Katyusha on f + ψ."""
-        assert setting.loss is not None and setting.lam is not None  # `needs` holds
-        values = stepsizes_newer.al2sgd_plus(
-            setting.loss, setting.each().weights, setting.lam, self.p_w, self.rho, self.eta
-        )
+        assert facts.loss is not None and facts.lam is not None  # `needs` holds
+        values = stepsizes_newer.al2sgd_plus(facts.loss, facts.each().weights, facts.lam, self.p_w, self.rho, self.eta)
         return fill(self, values), values["note"]
 
     def init(self, w0: Pytree) -> Shared:

@@ -61,9 +61,9 @@ class FedProx(Training):
         """Whether ρ is set, and a step size or a learning rate."""
         return self.prox is not None and (self.is_plain or self.eta is not None)
 
-    def complete(self, setting: Facts) -> tuple[FedProx, str | None]:
+    def complete(self, facts: Facts) -> tuple[FedProx, str | None]:
         """ρ = 6L^w and η = 1/(L + ρ), halved on sampled rows."""
-        return fill(self, stepsizes_newer.fedprox(setting.constants, setting.each(), self.batch, self.prox)), None
+        return fill(self, stepsizes_newer.fedprox(facts.constants, facts.each(), self.batch, self.prox)), None
 
     def client(
         self, plan: Plan, shared: Pytree, private: Personal, oracle: GradientOracle, key: Key

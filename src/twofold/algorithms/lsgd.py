@@ -78,14 +78,14 @@ class LSGD(Training):
         """Whether a step size or a learning rate is set, and μ if the weighted average needs it."""
         return self.is_plain or (self.eta is not None and (self.mu is not None or not self.average))
 
-    def complete(self, setting: Facts) -> tuple[LSGD, str | None]:
+    def complete(self, facts: Facts) -> tuple[LSGD, str | None]:
         """Theorem local's step unless a learning rate is set, with the bound 1/(4L^w) for τ = 1, or 1/(4𝓛(b)) if the noise is known."""
         if self.is_plain:
             return self, None
-        steps = self.tau if self.epochs is None else self.epochs * int(self._steps_per_epoch(math.ceil(setting.rows)))
-        values = stepsizes.lsgd(setting.constants, steps, self.batch)
+        steps = self.tau if self.epochs is None else self.epochs * int(self._steps_per_epoch(math.ceil(facts.rows)))
+        values = stepsizes.lsgd(facts.constants, steps, self.batch)
         # Only the average needs μ. Otherwise it stays None, so that theory's step and the user's share a compiled program.
-        return fill(self, {**values, "mu": setting.constants.mu} if self.average else values), None
+        return fill(self, {**values, "mu": facts.constants.mu} if self.average else values), None
 
     def _steps_per_epoch(self, rows: int | jax.Array) -> int | jax.Array:
         return 1 if self.batch is None else -(-rows // self.batch)
