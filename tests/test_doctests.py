@@ -54,7 +54,7 @@ COMPLETE = (
     "twofold.tune",
 )
 # Records that an algorithm passes to itself: its own docstring has the example.
-STATE = {"Anchored", "Message", "Pair", "Plan", "Private", "Shared", "State", "Triple"}
+STATE = {"Anchored", "Message", "Pair", "Plan", "Points", "Private", "Shared", "Triple"}
 # Rooms behind a public one, whose docstrings speak to those who work there: `curvature` exports what others may use of its
 # own, `algorithms.base` is the contract and `contract` its checks, the searches and Newton steps belong to `algorithms.profile`,
 # and the local steps in `descent` to the methods of `algorithms.training`.

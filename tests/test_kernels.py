@@ -14,7 +14,7 @@ from problems import clients
 from twofold import kernels, randomness, tree
 from twofold.algorithms import LSGD, PFedMe
 from twofold.algorithms.base import Algorithm
-from twofold.engines.loop import Layout, client_streams, first_state, step
+from twofold.engines.loop import Layout, client_streams, first_state, iteration, step
 from twofold.solver import complete
 
 
@@ -31,8 +31,8 @@ def test_local_steps_are_computed_once_for_the_state_and_the_message(method: Alg
     algorithm, program = tree.cast(complete(problem, method)[0]), problem.program()
     state = first_state(algorithm, program, *problem.inward(problem.start[0], problem.split(problem.start[1])))
     streams = client_streams(randomness.root(0), tuple(stack.position for stack in program.stacks))
-    plan, k = algorithm.plan(streams.common, 0), jnp.int32(0)
-    traced = jax.make_jaxpr(lambda state: step(algorithm, program, Layout(), state, plan, streams.own, k))(state)
+    now, everyone = iteration(algorithm, program, streams, jnp.int32(0), state)
+    traced = jax.make_jaxpr(lambda *both: step(algorithm, program, Layout(), *both))(now, everyone)
     assert 0 < loops(traced.jaxpr) <= most * len(program.stacks)
 
 

@@ -161,6 +161,14 @@ def test_a_sample_draws_every_row_and_no_padding():
         assert set(index[:, m].ravel()) == set(range(n))
 
 
+def test_where_rows_are_drawn_alike_their_smoothness_is_not_computed():
+    clients = tw.Clients.from_list([(np.eye(2), [0.0, 1.0])] * 2)
+    for sampling, needed in (("uniform", False), ("importance", True)):
+        problem = tw.Problem(tw.objectives.mixture(tw.losses.squared(l2=0.5), lam=1.0), clients, sampling=sampling)
+        problem.program()
+        assert ("_row_smoothness" in vars(problem)) is needed
+
+
 @pytest.mark.parametrize("buckets, sampling", [(None, "uniform"), ([[2], [1, 0]], "importance")])
 def test_a_sampled_gradient_of_the_problem(buckets, sampling):
     """It is the weighted mean of the gradients of the drawn rows; each client draws its own, whatever the bucketing."""

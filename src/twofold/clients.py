@@ -20,7 +20,7 @@ from jax import tree_util
 from numpy.typing import ArrayLike, NDArray
 
 from twofold.errors import InputError, KindError
-from twofold.tables import Schema, Standardize, Table, Values, read
+from twofold.tables import Columns, Schema, Standardize, Values, read
 from twofold.tables.columns import is_frame, plain
 from twofold.tables.schema import Labels, Missing, class_of
 
@@ -374,7 +374,7 @@ class Clients:
     @classmethod
     def _from_table(
         cls,
-        table: Table,
+        table: Columns,
         client: str,
         target: str | None,
         features: str | Iterable[str] | None,
@@ -408,7 +408,7 @@ class Clients:
     @classmethod
     def _from_table_like(
         cls,
-        table: Table,
+        table: Columns,
         like: Clients | Schema,
         client: str,
         target: str | None,
@@ -821,10 +821,10 @@ _ABOUT_GAPS = (
 
 def _dense(matrix: Any) -> _Array:
     """Make a SciPy sparse matrix dense, unless that would take more memory than is free, with the copies that follow."""
-    import psutil
+    from twofold import kernels  # here, because it needs JAX, which data alone do not
 
     size = math.prod(getattr(matrix, "shape", ())) * getattr(getattr(matrix, "dtype", None), "itemsize", 8)
-    available = int(psutil.virtual_memory().available)
+    available = kernels.free_on_host()
     if COPIES * size > available:
         raise ClientError(
             f"A sparse matrix of shape {matrix.shape} takes {size / 1e9:.3g} GB as a dense one, and {COPIES} times that while it is "
@@ -889,7 +889,7 @@ def _codes_like(schema: Schema, y: PyTree, client: Name | None, owners: Sequence
     return schema.codes(labels)
 
 
-def _whole_target(table: Table, target: str, owners: Sequence[Any]) -> Values:
+def _whole_target(table: Columns, target: str, owners: Sequence[Any]) -> Values:
     """The targets, none of them missing."""
     values = table.column(target)
     wrong = values.missing.copy()
@@ -905,7 +905,7 @@ def _whole_target(table: Table, target: str, owners: Sequence[Any]) -> Values:
 
 
 def read_target(
-    table: Table, target: str, owners: Sequence[Any], labels: Labels
+    table: Columns, target: str, owners: Sequence[Any], labels: Labels
 ) -> tuple[_Array, tuple[Any, ...] | None]:
     """The targets of a table as numbers, and their classes; None where they are numbers.
 

@@ -80,7 +80,7 @@ def repeat(times: Any, body: Callable[[Any, Pytree], Pytree], start: Pytree) -> 
         return start
     if isinstance(times, int) and times == 1:
         return body(jnp.int32(0), start)
-    if isinstance(times, int) or kernels.on_cpu():
+    if isinstance(times, int) or not kernels.waits_for_the_slowest():
         return lax.fori_loop(jnp.int32(0), jnp.asarray(times, jnp.int32), body, start)
     step_of, values, _ = _explicit(body, jnp.int32(0), start)
     return kernels.uneven_loop(jnp.asarray(times, jnp.int32), step_of, start, values)

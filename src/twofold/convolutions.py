@@ -213,7 +213,7 @@ def _convolution(
         batched = ((0,), (1,))
     patches = _patches(x, size, window_strides, rhs_dilation)
     sides = ((x.ndim - 1,), (0,)), batched
-    if groups == 1 and kernels.on_cpu():
+    if groups == 1 and kernels.wants_flat_products():
         flat = patches.reshape(-1, patches.shape[-1])
         out = _product(flat, kernel, precision, preferred_element_type).reshape(*patches.shape[:-1], -1)
     else:
@@ -258,8 +258,8 @@ def _(precision: Any, dtype: Any, primals: tuple[Any, Any], tangents: tuple[Any,
     if not isinstance(of_patches, SymbolicZero):
         slope += _product(of_patches, kernel, precision, dtype)
     if not isinstance(of_kernel, SymbolicZero):
-        turned = lax.optimization_barrier(patches.T)
-        slope += lax.dot_general(turned, of_kernel, (((0,), (0,)), ((), ())), precision, dtype)
+        transposed = lax.optimization_barrier(patches.T)
+        slope += lax.dot_general(transposed, of_kernel, (((0,), (0,)), ((), ())), precision, dtype)
     return out, slope
 
 

@@ -1,7 +1,8 @@
-"""Everything that depends on the machine or on XLA's habits, and nothing else does.
+"""All questions about the machine: its backend, devices, cores and memory. Nobody else asks them.
 
-Each function here computes something ordinary (a product, a sort, a map) in the way that the backend at hand does fastest;
-the plain way would give the same result. Whoever reads an engine, a loss or an algorithm need not look in here.
+Each function here either answers such a question ("is it faster to work in turns?") or computes something ordinary (a product,
+a sort, a map) in the way that the backend at hand does fastest; the plain way would give the same result. Whoever reads an
+engine, a loss or an algorithm need not look in here.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, reduce
 from threading import Lock
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
 
@@ -22,7 +24,8 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 __all__ = [
-    "Threads", "cores", "least_padding", "on_cpu", "product", "seed_groups", "shares_memory", "stable_order", "uneven_loop",
+    "Threads", "cores", "device_copy", "devices", "free_memory", "free_on_host", "host", "least_padding", "on_cpu",
+    "product", "seed_groups", "shares_memory", "stable_order", "uneven_loop", "waits_for_the_slowest", "wants_flat_products",
     "workers", "works_in_turns",
 ]  # fmt: skip
 
@@ -50,6 +53,57 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def devices() -> list[Any]:
+    """All devices of all processes.
+
+    >>> len(devices()) >= 1
+    True
+    """
+    return jax.devices()
+
+
+def host() -> Any:
+    """The host's own cores, as a device.
+
+    >>> host().platform
+    'cpu'
+    """
+    return jax.devices("cpu")[0]
+
+
+def free_on_host() -> int:
+    """Bytes that the system could give without swapping.
+
+    >>> free_on_host() > 0
+    True
+    """
+    import psutil
+
+    return int(psutil.virtual_memory().available)
+
+
+def free_memory() -> int:
+    """Bytes that are free on the first device, which on a CPU is the host.
+
+    >>> free_memory() > 0
+    True
+    """
+    stats = jax.local_devices()[0].memory_stats() or {}
+    return stats["bytes_limit"] - stats["bytes_in_use"] if "bytes_limit" in stats else free_on_host()
+
+
+def device_copy(array: np.ndarray) -> jax.Array:
+    """The array on the device, in memory of its own: on a CPU, JAX may otherwise use the very memory that the array has.
+
+    >>> mine = np.zeros(1)
+    >>> theirs = device_copy(mine)
+    >>> mine += 1
+    >>> theirs.tolist()
+    [0.0]
+    """
+    return jnp.array(array)
+
+
 # --- who works at the same time ----------------------------------------------------------------------------------------
 
 
@@ -60,6 +114,15 @@ def works_in_turns() -> bool:
     True
     """
     return on_cpu()
+
+
+def waits_for_the_slowest() -> bool:
+    """Whether clients with fewer steps than others wait for them, because all go in step: on GPUs.
+
+    >>> waits_for_the_slowest() is not on_cpu()
+    True
+    """
+    return not on_cpu()
 
 
 def shares_memory() -> bool:
@@ -100,7 +163,7 @@ CPU_PADDING, GPU_PADDING = 1 << 20, 1 << 30
 BLOCK = 8
 """Steps of an uneven loop between two looks at who is done: a GPU waits for the host at each look."""
 LANES = (2, 5)
-"""Who is not done goes on in fewer lanes as soon as all others are: in a half and in a fifth of all."""
+"""An uneven loop goes on with a half of the clients, and then with a fifth of them, as soon as all the others are done."""
 GATHERED = 1 << 32
 """Bytes that an uneven loop may put in order before it starts."""
 
@@ -120,7 +183,7 @@ def uneven_loop(times: jax.Array, body: Callable[[list, jax.Array, T], T], start
     """body(values, times−1, … body(values, 0, start)), for GPUs, where many clients with their own `times` go in step.
 
     Clients that are done only waste memory traffic. So they are put in order, those with the most steps first, and the loop goes
-    on with a half and at last a fifth of them as soon as the others are done.
+    on with fewer of them (`LANES`) as soon as the others are done.
 
     >>> def double(values, i, x):
     ...     return values[0] * x
@@ -182,6 +245,15 @@ def _blocks(
 
 
 # --- a product of few rows --------------------------------------------------------------------------------------------
+
+
+def wants_flat_products() -> bool:
+    """Whether a product over many axes is faster as one of two matrices, with the rows of all axes one below the other: on CPUs.
+
+    >>> wants_flat_products() is on_cpu()
+    True
+    """
+    return on_cpu()
 
 
 def product(x: jax.Array, weight: jax.Array) -> jax.Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -317,6 +317,11 @@ class Program(NamedTuple):
     stacks: tuple[Member, ...]
     proof: SharedFactors | None = None  # the certificate's factors that all clients share
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many clients each bucket has."""
+        return tuple(len(stack.count) for stack in self.stacks)
+
     def inward(self, w: Pytree, parts: tuple[Pytree, ...]) -> tuple[Pytree, tuple[Pytree, ...]]:
         """The algorithm's w̃ and each bucket's β̃, from the user's w and β."""
         return self.variables.inward(w, parts, tuple(stack.factor for stack in self.stacks))
@@ -349,7 +354,7 @@ class Program(NamedTuple):
         return [jax.vmap(function)(stack, part) for stack, part in zip(self.stacks, parts, strict=True)]
 
 
-def weighted_mean(shares: list[jax.Array], values: list[Pytree]) -> Pytree:
+def weighted_mean(shares: Sequence[jax.Array], values: Sequence[Pytree]) -> Pytree:
     """Σ_m p_m v_m, in client order, from each bucket's shares and values; every engine takes its means over clients here."""
 
     def total(share: jax.Array, leaf: jax.Array) -> jax.Array:

@@ -195,7 +195,7 @@ class Problem:
         if self.precondition is None or self.curvature is None:
             return None
         made = build(self.curvature, self.scale, self.precondition)
-        return dataclasses.replace(made, turned=self._by_class is not None)
+        return dataclasses.replace(made, by_class=self._by_class is not None)
 
     @cached_property
     def _row_smoothness(self) -> RowSmoothness | None:
@@ -205,8 +205,8 @@ class Problem:
     @cached_property
     def _row_probabilities(self) -> np.ndarray | None:
         """π_mj of every row, all clients below each other: the mean of what would suit w and what would suit β."""
-        rows = self._row_smoothness
-        if self.sampling == "uniform" or rows is None:
+        rows = None if self.sampling == "uniform" else self._row_smoothness
+        if rows is None:
             return None
         counts, first = self.clients.counts, self.clients.offsets[:-1]
         found = np.zeros(len(rows.w))
@@ -324,7 +324,7 @@ class Problem:
         if model.exact and model.b**2 > 16 * max(model.a, model.b) * float(np.mean(self.clients.counts)):
             return None  # everyone's part of it would be far larger than its data
         dtype = np.dtype(jnp.result_type(float))
-        found = prepare(model, self.clients.weights, dtype=dtype, turned=self._by_class is not None)
+        found = prepare(model, self.clients.weights, dtype=dtype, by_class=self._by_class is not None)
         return found if found.how == "arrow" else None
 
     @property
@@ -369,15 +369,15 @@ class Problem:
         draws = self._draws(positions, jax.tree.leaves(stack.x)[0].shape[1])
         private = None if self.metric is None else self.metric.private
         factor = None if private is None else np.asarray(private)[positions]
+        proof = None if self._plain is None else self._proof(positions)
         others = (
-            stack.y, stack.count, stack.weight, stack.position, own, stack.weight, draws, factor, self._proof(positions),
-            stack.row_weight,
+            stack.y, stack.count, stack.weight, stack.position, own, stack.weight, draws, factor, proof, stack.row_weight,
         )  # fmt: skip
         return Member(_in(self._kept or dtype, stack.x), *_in(dtype, others))
 
     def _proof(self, positions: np.ndarray) -> ClientFactors | None:
         """What some clients' parts of the certificate need, in a `proving` problem."""
-        if self._plain is None or self._certificate is None:
+        if self._certificate is None:
             return None
         return jax.tree.map(lambda leaf: np.asarray(leaf)[positions], self._certificate.clients)
 

@@ -35,7 +35,7 @@ from twofold.problem import Problem
 from twofold.result import Ledger, Result
 from twofold.solver import solve
 from twofold.storage import made, pack, read_json, read_tensors, rebuild, write_json, write_tensors
-from twofold.tables import Schema, Table, read
+from twofold.tables import Columns, Schema, read
 from twofold.tables.columns import is_frame, plain
 from twofold.tune import Tuned, check_per_client, curvature_of, tune
 
@@ -153,7 +153,7 @@ class _Personalized(BaseEstimator):
                 stacklevel=3,
             )
 
-    def _read(self, X: Any, client: Any, groups: Any, *, reset: bool) -> tuple[Table, list[Any] | None]:
+    def _read(self, X: Any, client: Any, groups: Any, *, reset: bool) -> tuple[Columns, list[Any] | None]:
         """The table of X, and the owner of each row; None where nobody says whose rows these are."""
         if client is not None and groups is not None:
             raise InputError("client and groups are two names for the same thing: give one of them.")
@@ -188,7 +188,7 @@ class _Personalized(BaseEstimator):
             raise InputError(f"client has {len(owners)} labels for {table.rows} rows.")
         return table, owners
 
-    def _client_name(self, table: Table) -> Any:
+    def _client_name(self, table: Columns) -> Any:
         if isinstance(self.client, int) and self.client not in table.names:
             if not -len(table.names) <= self.client < len(table.names):
                 raise InputError(f"client={self.client} is no column of X, which has {len(table.names)}.")
@@ -201,7 +201,7 @@ class _Personalized(BaseEstimator):
             )
         return self.client
 
-    def _is_client(self, name: Any, table: Table) -> bool:
+    def _is_client(self, name: Any, table: Columns) -> bool:
         return self.client is not None and name == self._client_name(table)
 
     def _solve(self, x: NDArray[Any], y: NDArray[Any], owners: list[Any], weight: NDArray[Any] | None) -> None:
@@ -853,14 +853,14 @@ def _finite(array: NDArray[Any]) -> None:
         raise InputError(f"Input X contains infinity, first at row {row}, column {column}: every value must be finite.")
 
 
-def _take(table: Table, names: Sequence[Any], rows: NDArray[np.int64]) -> Table:
+def _take(table: Columns, names: Sequence[Any], rows: NDArray[np.int64]) -> Columns:
     """Some rows of a table."""
 
     def fetch(name: Any) -> Any:
         values = table.fetch(name)
         return values._replace(values=values.values[rows], missing=values.missing[rows])
 
-    return Table(tuple(names), len(rows), fetch)
+    return Columns(tuple(names), len(rows), fetch)
 
 
 def _room(size: int) -> int:

@@ -37,7 +37,9 @@ class Variables:
         self, w: Pytree, parts: tuple[Pytree, ...], factors: tuple[Factor | None, ...]
     ) -> tuple[Pytree, tuple[Pytree, ...]]:
         """The algorithm's w̃ and each bucket's β̃, from the user's w and β."""
-        w, parts = tree.unscale(self.scale, self._turn(w, 2)), self._turn(parts, 3)
+        if self.by_class:
+            w, parts = _transposed(w, 2), _transposed(parts, 3)
+        w = tree.unscale(self.scale, w)
         if self.metric is None:
             return w, parts
         solve = jax.vmap(self.metric.beta_inverse)
@@ -51,10 +53,10 @@ class Variables:
         if self.metric is not None:
             apply = jax.vmap(self.metric.beta)
             parts = tuple(part if f is None else apply(f, part) for f, part in zip(factors, parts, strict=True))
-        return self._turn(self.w(w), 2), self._turn(parts, 3)
+        w = self.w(w)
+        return (_transposed(w, 2), _transposed(parts, 3)) if self.by_class else (w, parts)
 
-    def _turn(self, x: Pytree, weight_axes: int) -> Pytree:
-        """Transpose the weights in x; a bias has one axis fewer and stays as it is."""
-        if not self.by_class:
-            return x
-        return jax.tree.map(lambda leaf: leaf.swapaxes(-1, -2) if leaf.ndim == weight_axes else leaf, x)
+
+def _transposed(x: Pytree, weight_axes: int) -> Pytree:
+    """The weights in x transposed; a bias has one axis fewer and stays as it is."""
+    return jax.tree.map(lambda leaf: leaf.swapaxes(-1, -2) if leaf.ndim == weight_axes else leaf, x)

@@ -33,7 +33,7 @@ class Descent(Algorithm):
     eta: float = 0.1
     name = "descent"
 
-    def complete(self, setting: Any) -> Any:
+    def complete(self, facts: Any) -> Any:
         return self, None
 
     def init(self, w0: Any) -> Any:

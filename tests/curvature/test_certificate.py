@@ -64,7 +64,7 @@ def test_sums_in_pieces_and_turned_weights_give_the_same():
     w, beta = random_point(p, np.random.default_rng(0), 0.3)
     g_w, g_beta = p.gradient(w, beta)
     whole = float(_gap(certificate.prepare(model, p.clients.weights), g_w, g_beta, w, beta))
-    turned = certificate.prepare(model, p.clients.weights, turned=True)
+    turned = certificate.prepare(model, p.clients.weights, by_class=True)
     swap = lambda x: {"bias": x["bias"], "weight": jnp.swapaxes(x["weight"], -1, -2)}  # noqa: E731
     parts = [
         certificate.bound_client(

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 
 from twofold import randomness, tree
 from twofold.algorithms import floors, rated
-from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill
+from twofold.algorithms.base import Algorithm, Evaluations, Facts, GradientOracle, fill
 from twofold.algorithms.fields import known
 from twofold.control import branch
 from twofold.randomness import Key
@@ -65,11 +65,11 @@ class ACD(Algorithm):
     rate = rated.acd
     floor = floors.acd
 
-    def complete(self, setting: Setting) -> tuple[ACD, str | None]:
+    def complete(self, facts: Facts) -> tuple[ACD, str | None]:
         """ν, θ, η and p_w of Theorem ACD-PFL, or those that follow from a given p_w or ν."""
-        best = setting.coin() if setting.coin and self.p_w is None and self.nu is None else None
+        best = facts.coin() if facts.coin and self.p_w is None and self.nu is None else None
         p_w, nu = (self.p_w, self.nu) if best is None else best
-        values = stepsizes.acd_any(setting.constants, p_w, nu)
+        values = stepsizes.acd_any(facts.constants, p_w, nu)
         return fill(self, values), values.get("note")
 
     def init(self, w0: Pytree) -> Pair:

@@ -72,11 +72,11 @@ class AL2SGDPlus(Algorithm):
     needs = "mixture"
     rate = rated.al2sgd_plus
 
-    def complete(self, setting: Facts) -> tuple[AL2SGDPlus, str | None]:
+    def complete(self, facts: Facts) -> tuple[AL2SGDPlus, str | None]:
         """p, ρ, η, θ, γ and ν of L-Katyusha on f + ψ, for the batch and the sampling in force."""
-        assert setting.loss is not None and setting.lam is not None  # `needs` holds
-        noise, weights, own = setting.constants.noise_beta, setting.each().weights, (self.p_w, self.rho, self.eta)
-        values = stepsizes_newer.al2sgd_plus(setting.loss, weights, setting.lam, *own, batch=self.batch, noise=noise)
+        assert facts.loss is not None and facts.lam is not None  # `needs` holds
+        noise, weights, own = facts.constants.noise_beta, facts.each().weights, (self.p_w, self.rho, self.eta)
+        values = stepsizes_newer.al2sgd_plus(facts.loss, weights, facts.lam, *own, batch=self.batch, noise=noise)
         return fill(self, values), values["note"]
 
     def init(self, w0: Pytree) -> Shared:

@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from twofold import randomness, tree
 from twofold.algorithms import rated
 from twofold.algorithms.acd import Pair
-from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
+from twofold.algorithms.base import Algorithm, Evaluations, Facts, GradientOracle, fill, size_of_batch
 from twofold.algorithms.fields import Batch, drawn, known
 from twofold.algorithms.scd import Message, Plan
 from twofold.control import branch
@@ -45,16 +45,16 @@ class ASCD(Algorithm):
     corrects = frozenset[str]()
     rate = rated.ascd
 
-    def complete(self, setting: Setting) -> tuple[ASCD, str | None]:
+    def complete(self, facts: Facts) -> tuple[ASCD, str | None]:
         """The paper's choice (ASVRCD's constants and θ = min{0.8, 1/η}), or steps based on the noise if that is known."""
         values = stepsizes.ascd(
-            setting.constants,
-            setting.rows,
+            facts.constants,
+            facts.rows,
             p_w=self.p_w,
             rho=self.rho,
             eta=self.eta,
             batch=self.batch,
-            **setting.prices,
+            **facts.prices,
         )
         return fill(self, values), values.get("note")
 

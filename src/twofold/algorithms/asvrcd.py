@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 
 from twofold import tree
 from twofold.algorithms import floors, rated
-from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill
+from twofold.algorithms.base import Algorithm, Evaluations, Facts, GradientOracle, fill
 from twofold.algorithms.fields import Batch, drawn, known, settle
 from twofold.algorithms.variance_reduction import Message, Plan, Triple, coins, counts, estimate, message, mix, move
 from twofold.control import branch
@@ -67,19 +67,19 @@ class ASVRCD(Algorithm):
         """Whether nothing is left for theory to fill in; with two reference points, θ_w and θ_β always are."""
         return self.reference == "one" and super().is_complete()
 
-    def complete(self, setting: Setting) -> tuple[Algorithm, str | None]:
+    def complete(self, facts: Facts) -> tuple[Algorithm, str | None]:
         """Theorem e1's steps (ρ for the optimal number of ∇_w and rounds, or of ∇_β), or tighter ones if the noise is known."""
         if self.reference == "two":
-            return self._two().complete(setting)
+            return self._two().complete(facts)
         values = stepsizes.asvrcd(
-            setting.constants,
-            setting.rows,
+            facts.constants,
+            facts.rows,
             self.optimal,
             p_w=self.p_w,
             rho=self.rho,
             eta=self.eta,
             batch=self.batch,
-            **setting.prices,
+            **facts.prices,
         )
         return fill(self, values), values["note"]
 

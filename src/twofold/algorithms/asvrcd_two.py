@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 
 from twofold import randomness, tree
 from twofold.algorithms import rated
-from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
+from twofold.algorithms.base import Algorithm, Evaluations, Facts, GradientOracle, fill, size_of_batch
 from twofold.algorithms.fields import Batch, drawn, known
 from twofold.algorithms.variance_reduction import Message, estimate
 from twofold.control import branch
@@ -19,7 +19,7 @@ from twofold.randomness import Key
 from twofold.theory import stepsizes
 from twofold.tree import Pytree, record, static
 
-__all__ = ["ASVRCDTwo", "Plan", "State"]
+__all__ = ["ASVRCDTwo", "Plan", "Points"]
 
 
 class Plan(NamedTuple):
@@ -30,7 +30,7 @@ class Plan(NamedTuple):
     refresh_beta: jax.Array
 
 
-class State(NamedTuple):
+class Points(NamedTuple):
     """One block's part of y, of z and of both reference points, and ∇F in that block at its own reference point."""
 
     y: Pytree
@@ -64,19 +64,19 @@ class ASVRCDTwo(Algorithm):
     corrects = frozenset({"sampling"})
     rate = rated.asvrcd
 
-    def complete(self, setting: Setting) -> tuple[ASVRCDTwo, str | None]:
+    def complete(self, facts: Facts) -> tuple[ASVRCDTwo, str | None]:
         """The tight steps for the p_i, ρ_i and batch by cost, or without a cost p_i ∝ √max{ℓ_i, nμ/b} and ρ_i = b p_i/n."""
-        c, n, rho, prices = setting.constants, setting.rows, (self.rho_w, self.rho_beta), setting.prices
+        c, n, rho, prices = facts.constants, facts.rows, (self.rho_w, self.rho_beta), facts.prices
         values = stepsizes.asvrcd(c, n, "w", self.p_w, rho, self.eta, batch=self.batch, reference="two", **prices)
         return fill(self, values), values["note"]
 
-    def init(self, w0: Pytree) -> State:
+    def init(self, w0: Pytree) -> Points:
         """y = z = v^w = v^β = w0; the first iteration computes ∇_wF(v^w)."""
-        return State(w0, w0, w0, w0, tree.zeros(w0))
+        return Points(w0, w0, w0, w0, tree.zeros(w0))
 
-    def init_private(self, w0: Pytree, beta0: Pytree, oracle: GradientOracle) -> State:
+    def init_private(self, w0: Pytree, beta0: Pytree, oracle: GradientOracle) -> Points:
         """y = z = v^w = v^β = β0."""
-        return State(beta0, beta0, beta0, beta0, tree.zeros(beta0))
+        return Points(beta0, beta0, beta0, beta0, tree.zeros(beta0))
 
     def plan(self, stream: jax.Array, k: int | jax.Array) -> Plan:
         """Toss the w-coin and the two ρ-coins; iteration 0 refreshes both reference points, and its step is empty."""
@@ -86,8 +86,8 @@ class ASVRCDTwo(Algorithm):
         return Plan(drawn, moves_w | first, moves_beta | first)
 
     def client(
-        self, plan: Plan, shared: State, private: State, oracle: GradientOracle, key: Key
-    ) -> tuple[State, Message]:
+        self, plan: Plan, shared: Points, private: Points, oracle: GradientOracle, key: Key
+    ) -> tuple[Points, Message]:
         """The message, this client's own step, and its part of both reference points."""
         (p_w,) = known(self.p_w)
         x_w, x = self._mix(shared), self._mix(private)
@@ -111,21 +111,23 @@ class ASVRCDTwo(Algorithm):
         v_beta, full = branch(
             plan.refresh_beta, lambda: (private.y, oracle.gradient_beta(*now)), lambda: (private.v_beta, private.full)
         )
-        return State(y, z, tree.select(plan.refresh_w, private.y, private.v_w), v_beta, full), Message(difference, sent)
+        return Points(y, z, tree.select(plan.refresh_w, private.y, private.v_w), v_beta, full), Message(
+            difference, sent
+        )
 
-    def server(self, plan: Plan, shared: State, mean: Message) -> State:
+    def server(self, plan: Plan, shared: Points, mean: Message) -> Points:
         """The same step on w; it uses only those parts of the message that were sent."""
         (p_w,) = known(self.p_w)
         y, z = self._step(shared, self._mix(shared), estimate(plan.w, mean.difference, shared.full, p_w))
         v_w, full = tree.select(plan.refresh_w, (shared.y, mean.full), (shared.v_w, shared.full))
-        return State(y, z, v_w, tree.select(plan.refresh_beta, shared.y, shared.v_beta), full)
+        return Points(y, z, v_w, tree.select(plan.refresh_beta, shared.y, shared.v_beta), full)
 
-    def _mix(self, s: State) -> Pytree:
+    def _mix(self, s: Points) -> Pytree:
         theta1, theta_w, theta_beta = known(self.theta1, self.theta_w, self.theta_beta)
         rest = 1 - theta1 - theta_w - theta_beta
         return tree.combine((theta1, s.z), (theta_w, s.v_w), (theta_beta, s.v_beta), (rest, s.y))
 
-    def _step(self, s: State, x: Pytree, gradient: Pytree) -> tuple[Pytree, Pytree]:
+    def _step(self, s: Points, x: Pytree, gradient: Pytree) -> tuple[Pytree, Pytree]:
         eta, nu, gamma = known(self.eta, self.nu, self.gamma)
         y = tree.combine((1.0, x), (-eta, gradient))
         return y, tree.combine((nu, s.z), (1 - nu, x), (-gamma, gradient))
@@ -140,10 +142,10 @@ class ASVRCDTwo(Algorithm):
         w, beta = jnp.where(plan.w, pair, 0), jnp.where(plan.w, 0, pair)
         return Evaluations(w + jnp.where(plan.refresh_w, rows, 0), beta + jnp.where(plan.refresh_beta, rows, 0))
 
-    def model(self, shared: State) -> Pytree:
+    def model(self, shared: Points) -> Pytree:
         """The sequence y."""
         return shared.y
 
-    def personal(self, private: State) -> Pytree:
+    def personal(self, private: Points) -> Pytree:
         """The sequence y."""
         return private.y

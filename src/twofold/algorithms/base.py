@@ -204,7 +204,7 @@ class Algorithm(ABC):
         return all(getattr(self, f.name) is not None for f in dataclasses.fields(self) if not f.metadata.get("static"))  # type: ignore[arg-type]
 
     @abstractmethod
-    def complete(self, setting: Facts) -> tuple[Algorithm, str | None]:
+    def complete(self, facts: Facts) -> tuple[Algorithm, str | None]:
         """This method with every open field filled in by theory, and a note for the user, or None."""
 
     def rate(self, facts: Facts, eps: float) -> Prediction | Rate | str:

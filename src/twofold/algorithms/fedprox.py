@@ -63,10 +63,10 @@ class FedProx(Training):
         """Whether ρ is set, and a step size or a learning rate."""
         return self.prox is not None and (self.is_plain or self.eta is not None)
 
-    def complete(self, setting: Facts) -> tuple[FedProx, str | None]:
+    def complete(self, facts: Facts) -> tuple[FedProx, str | None]:
         """ρ = 6L^w and η = 1/(L + ρ), shorter on sampled rows."""
-        c = setting.constants if self.epochs is None else setting.constants.reshuffled
-        return fill(self, stepsizes_newer.fedprox(c, setting.each(), self.batch, self.prox)), None
+        c = facts.constants if self.epochs is None else facts.constants.reshuffled
+        return fill(self, stepsizes_newer.fedprox(c, facts.each(), self.batch, self.prox)), None
 
     def client(
         self, plan: Plan, shared: Pytree, private: Personal, oracle: GradientOracle, key: Key

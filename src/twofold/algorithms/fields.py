@@ -32,7 +32,7 @@ def known(*numbers: float | None) -> tuple[float, ...]:
     if len(filled) < len(numbers):
         raise InputError(
             "This algorithm has hyper-parameters that are still None: solve() fills them in from theory, and so does "
-            "algorithm.complete(setting)."
+            "algorithm.complete(facts)."
         )
     return filled
 
@@ -59,6 +59,6 @@ def drawn(batch: Batch) -> int | None:
     """
     if batch == "auto":
         raise InputError(
-            'This algorithm\'s batch is still "auto": solve() chooses it, and so does algorithm.complete(setting).'
+            'This algorithm\'s batch is still "auto": solve() chooses it, and so does algorithm.complete(facts).'
         )
     return batch

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from twofold import randomness, tree
-from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill
+from twofold.algorithms.base import Algorithm, Evaluations, Facts, GradientOracle, fill
 from twofold.algorithms.checks import Plan, Progress, is_check, is_early
 from twofold.algorithms.fields import Batch, drawn, known
 from twofold.algorithms.oracle import Drawn
@@ -68,10 +68,10 @@ class Hybrid(Algorithm):
     name = "hybrid"
     corrects = frozenset({"sampling"})
 
-    def complete(self, setting: Setting) -> tuple[Hybrid, str | None]:
+    def complete(self, facts: Facts) -> tuple[Hybrid, str | None]:
         """The steps of Theorem e1, and ASCD's θ."""
         found = stepsizes.hybrid(
-            setting.constants, setting.rows, self.p_w, self.rho, self.eta, batch=self.batch, **setting.prices
+            facts.constants, facts.rows, self.p_w, self.rho, self.eta, batch=self.batch, **facts.prices
         )
         return fill(self, found), found["note"]
 

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 
 from twofold import randomness, tree
 from twofold.algorithms import rated
-from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
+from twofold.algorithms.base import Algorithm, Evaluations, Facts, GradientOracle, fill, size_of_batch
 from twofold.algorithms.fields import known
 from twofold.algorithms.scd import Plan
 from twofold.control import branch
@@ -62,11 +62,11 @@ class L2SGDPlus(Algorithm):
     needs = "mixture"
     rate = rated.l2sgd_plus
 
-    def complete(self, setting: Setting) -> tuple[L2SGDPlus, str | None]:
+    def complete(self, facts: Facts) -> tuple[L2SGDPlus, str | None]:
         """p = p_w, and a step size for SAGA-type estimators."""
-        (lam,) = known(setting.lam)
-        penalty = lam * setting.max_weight
-        values = stepsizes.l2sgd_plus(setting.constants, self.p_w, penalty=penalty, batch=self.batch)
+        (lam,) = known(facts.lam)
+        penalty = lam * facts.max_weight
+        values = stepsizes.l2sgd_plus(facts.constants, self.p_w, penalty=penalty, batch=self.batch)
         return fill(self, {"eta": values["eta"], "p_w": values["p"], "lam": lam}), None
 
     def init(self, w0: Pytree) -> Pytree:

@@ -80,12 +80,12 @@ class LSGD(Training):
         """Whether a step size or a learning rate is set, and μ if the weighted average needs it."""
         return self.is_plain or (self.eta is not None and (self.mu is not None or not self.average))
 
-    def complete(self, setting: Facts) -> tuple[LSGD, str | None]:
+    def complete(self, facts: Facts) -> tuple[LSGD, str | None]:
         """Theorem local's step unless a learning rate is set, with the bound 1/(4L^w) for τ = 1, or 1/(4𝓛(b)) if the noise is known."""
         if self.is_plain:
             return self, None
-        steps = self.tau if self.epochs is None else self.epochs * int(self._steps_per_epoch(math.ceil(setting.rows)))
-        c = setting.constants if self.epochs is None else setting.constants.reshuffled
+        steps = self.tau if self.epochs is None else self.epochs * int(self._steps_per_epoch(math.ceil(facts.rows)))
+        c = facts.constants if self.epochs is None else facts.constants.reshuffled
         values = stepsizes.lsgd(c, steps, self.batch)
         # Only the average needs μ. Otherwise it stays None, so that theory's step and the user's share a compiled program.
         return fill(self, {**values, "mu": c.mu} if self.average else values), None

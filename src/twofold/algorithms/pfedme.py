@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from twofold import randomness, tree
-from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
+from twofold.algorithms.base import Algorithm, Evaluations, Facts, GradientOracle, fill, size_of_batch
 from twofold.algorithms.descent import local_steps, rows_of
 from twofold.algorithms.fields import known
 from twofold.algorithms.local import Plan
@@ -74,13 +74,13 @@ class PFedMe(Algorithm):
         """Always: a net's state is kept in θ."""
         return True
 
-    def complete(self, setting: Setting) -> tuple[PFedMe, str | None]:
+    def complete(self, facts: Facts) -> tuple[PFedMe, str | None]:
         """η = 1/(λR), and the inner step 1/(𝓛'+λ)."""
-        loss = setting.loss
-        if setting.lam is None or loss is None:
+        loss = facts.loss
+        if facts.lam is None or loss is None:
             raise InputError("pFedMe's steps need λ and the loss's constants: it solves the mixture objective only.")
-        values = stepsizes.pfedme(setting.lam, loss, self.local_rounds)
-        return fill(self, {**values, "lam": setting.lam}), None
+        values = stepsizes.pfedme(facts.lam, loss, self.local_rounds)
+        return fill(self, {**values, "lam": facts.lam}), None
 
     def init(self, w0: Pytree) -> Pytree:
         """Start at w0."""

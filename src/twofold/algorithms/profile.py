@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from twofold.algorithms import rated_clients
-from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill
+from twofold.algorithms.base import Algorithm, Evaluations, Facts, GradientOracle, fill
 from twofold.algorithms.linear import symmetric
 from twofold.algorithms.lsgd import Plan
 from twofold.algorithms.newton import Inner, Message, Outer, Private, choose, minimise_beta, profile_hessian
@@ -69,15 +69,15 @@ class Profile(Algorithm):
         """Never, because the choices depend on the size of the problem."""
         return False
 
-    def complete(self, setting: Setting) -> tuple[Profile, str | None]:
+    def complete(self, facts: Facts) -> tuple[Profile, str | None]:
         """A first step of 1/L^w, and the solvers that suit the number of parameters."""
-        return fill(self.sized(setting), {"L_w": max(setting.constants.L_w, 1e-12)}), None
+        return fill(self.sized(facts), {"L_w": max(facts.constants.L_w, 1e-12)}), None
 
-    def sized(self, setting: Setting) -> Profile:
+    def sized(self, facts: Facts) -> Profile:
         """The method with its solvers chosen, which does not need the constants."""
-        outer, inner = choose(self.outer, self.inner, *setting.sizes, setting.convex)
-        steps = self.steps or (3 if inner == "matrix" and not setting.quadratic else 2)
-        return dataclasses.replace(self, outer=outer, inner=inner, steps=steps, sizes=setting.sizes)
+        outer, inner = choose(self.outer, self.inner, *facts.sizes, facts.convex)
+        steps = self.steps or (3 if inner == "matrix" and not facts.quadratic else 2)
+        return dataclasses.replace(self, outer=outer, inner=inner, steps=steps, sizes=facts.sizes)
 
     def init(self, w0: Pytree) -> Search:
         """The first trial is w0 itself."""

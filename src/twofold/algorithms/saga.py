@@ -77,10 +77,10 @@ class SAGA(Algorithm):
         """Never, because q always comes from the run's participation."""
         return False
 
-    def complete(self, setting: Facts) -> tuple[SAGA, str | None]:
+    def complete(self, facts: Facts) -> tuple[SAGA, str | None]:
         """η, κ and the number of local steps, for the probabilities of this run."""
-        q = 1.0 if setting.participation is None else setting.participation
-        values = stepsizes_newer.saga(setting.constants, setting.each(), q, self.inner)
+        q = 1.0 if facts.participation is None else facts.participation
+        values = stepsizes_newer.saga(facts.constants, facts.each(), q, self.inner)
         return fill(dataclasses.replace(self, q=None), values), values["note"]
 
     def init(self, w0: Pytree) -> Shared:

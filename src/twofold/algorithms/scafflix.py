@@ -53,11 +53,11 @@ class Scafflix(Algorithm):
     corrects = frozenset[str]()
     rate = rated_clients.rounds_of_clients(stepsizes_newer.scafflix, "steps")
 
-    def complete(self, setting: Facts) -> tuple[Scafflix, str | None]:
+    def complete(self, facts: Facts) -> tuple[Scafflix, str | None]:
         """η_m = 1/L_m, and p = √(min η_m μ_m)."""
-        values = stepsizes_newer.scafflix(setting.constants, setting.each(), self.batch, self.p_w)
+        values = stepsizes_newer.scafflix(facts.constants, facts.each(), self.batch, self.p_w)
         if self.steps is not None:
-            steps, weights = np.asarray(self.steps, np.float64), setting.each().weights
+            steps, weights = np.asarray(self.steps, np.float64), facts.each().weights
             if steps.shape != weights.shape or not np.all(steps > 0):
                 raise InputError(
                     f"Scafflix needs a step > 0 for each of {len(weights)} clients, got steps={self.steps!r}."

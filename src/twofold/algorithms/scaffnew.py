@@ -97,9 +97,9 @@ class Scaffnew(Algorithm):
     corrects = frozenset[str]()
     rate = rated_clients.rounds_of_clients(stepsizes_newer.scaffnew, "eta")
 
-    def complete(self, setting: Facts) -> tuple[Scaffnew, str | None]:
+    def complete(self, facts: Facts) -> tuple[Scaffnew, str | None]:
         """η = 1/L and p = 1/√κ of the worst client, with a shorter step for sampled rows."""
-        values = stepsizes_newer.scaffnew(setting.constants, setting.each(), self.batch, self.p_w)
+        values = stepsizes_newer.scaffnew(facts.constants, facts.each(), self.batch, self.p_w)
         return fill(self, values), values["note"]
 
     def init(self, w0: Pytree) -> Pytree:

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 
 from twofold import randomness, tree
 from twofold.algorithms import rated
-from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill, size_of_batch
+from twofold.algorithms.base import Algorithm, Evaluations, Facts, GradientOracle, fill, size_of_batch
 from twofold.algorithms.fields import Batch, drawn, known
 from twofold.control import branch
 from twofold.randomness import Key
@@ -51,9 +51,9 @@ class SCD(Algorithm):
     corrects = frozenset[str]()
     rate = rated.scd
 
-    def complete(self, setting: Setting) -> tuple[SCD, str | None]:
+    def complete(self, facts: Facts) -> tuple[SCD, str | None]:
         """p_w = 𝓛^w/(𝓛^w+𝓛^β) and η = 1/(2𝓛); or p_w by cost and η = 1/(L + 2σ), if the noise σ of the batch is known."""
-        values = stepsizes.scd(setting.constants, p_w=self.p_w, n=setting.rows, batch=self.batch, **setting.prices)
+        values = stepsizes.scd(facts.constants, p_w=self.p_w, n=facts.rows, batch=self.batch, **facts.prices)
         return fill(self, values), None
 
     def init(self, w0: Pytree) -> Pytree:

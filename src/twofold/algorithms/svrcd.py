@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 
 from twofold import tree
 from twofold.algorithms import floors, rated
-from twofold.algorithms.base import Algorithm, Evaluations, GradientOracle, Setting, fill
+from twofold.algorithms.base import Algorithm, Evaluations, Facts, GradientOracle, fill
 from twofold.algorithms.fields import Batch, drawn, known
 from twofold.algorithms.variance_reduction import Message, Plan, coins, counts, estimate, message
 from twofold.control import branch
@@ -50,11 +50,11 @@ class SVRCD(Algorithm):
     rate = rated.svrcd
     floor = floors.svrcd
 
-    def complete(self, setting: Setting) -> tuple[SVRCD, str | None]:
+    def complete(self, facts: Facts) -> tuple[SVRCD, str | None]:
         """η = 1/(6𝓛) and ρ for the optimal number of ∇_w or of ∇_β; or η = 1/(L + 6σ), if the noise σ is known, and ρ by cost."""
-        c, n = setting.constants, setting.rows
+        c, n = facts.constants, facts.rows
         values = stepsizes.svrcd(
-            c, n, optimal=self.optimal, p_w=self.p_w, rho=self.rho, batch=self.batch, **setting.prices
+            c, n, optimal=self.optimal, p_w=self.p_w, rho=self.rho, batch=self.batch, **facts.prices
         )
         return fill(self, values), None
 

@@ -78,7 +78,7 @@ class Training(Algorithm):
         """Whether a learning rate or an optimizer is set; theory has nothing to fill in."""
         return self.is_plain
 
-    def complete(self, setting: Facts) -> tuple[Algorithm, str | None]:
+    def complete(self, facts: Facts) -> tuple[Algorithm, str | None]:
         """Refuse, because theory has no learning rate for this method."""
         kind = type(self).__name__
         raise InputError(f"Theory has no step size for {self.name}: give its learning rate, as in {kind}(lr=0.005).")

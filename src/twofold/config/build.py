@@ -22,7 +22,7 @@ from twofold.config.sections import (
     Output,
     PartitionSection,
     Record,
-    Run,
+    RunSection,
     Stop,
 )
 from twofold.data import Dataset, OptionError, normalise
@@ -71,7 +71,7 @@ class Config:
     algorithm: AlgorithmSection
     stop: Stop
     record: Record
-    run: Run
+    run: RunSection
     output: Output
     name: str
     home: Path

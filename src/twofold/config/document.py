@@ -18,7 +18,7 @@ from twofold.config.sections import (
     SECTIONS,
     SELECTORS,
     RegisteredSection,
-    Run,
+    RunSection,
     Section,
     adapter,
     all_keys,
@@ -219,7 +219,7 @@ def _dealing(found: Mapping[str, Any]) -> list[str]:
     return [f'partition.method = "{method}" does not fit, because {because}: choose from {allowed}.']
 
 
-def _seeding(run: Run | None) -> list[str]:
+def _seeding(run: RunSection | None) -> list[str]:
     if run is None or run.seeds is None:
         return []
     given = in_toml(run.seeds)

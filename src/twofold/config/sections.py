@@ -25,7 +25,7 @@ from twofold.registry import find
 
 __all__ = [
     "PLAIN", "SECTIONS", "SELECTORS", "AlgorithmSection", "ConfigKey", "DataSection", "LossSection",
-    "ObjectiveSection", "Output", "PartitionSection", "Record", "Run", "Section", "Stop", "adapter", "all_keys",
+    "ObjectiveSection", "Output", "PartitionSection", "Record", "RunSection", "Section", "Stop", "adapter", "all_keys",
     "grouped", "kinds", "model_of", "own_kind",
 ]  # fmt: skip
 
@@ -63,7 +63,7 @@ class Record(Section):
     every: int = Field(1, ge=1, description="record every this many rounds; a larger number is faster")
 
 
-class Run(Section):
+class RunSection(Section):
     """How the problem is solved: seeds, engine, memory, participation, checkpoints, precision."""
 
     seed: int | None = Field(None, ge=0, description="the seed, 0 if not given")
@@ -101,7 +101,7 @@ class Output(Section):
     )
 
 
-PLAIN: dict[str, type[Section]] = {"stop": Stop, "record": Record, "run": Run, "output": Output}
+PLAIN: dict[str, type[Section]] = {"stop": Stop, "record": Record, "run": RunSection, "output": Output}
 """Sections without kinds."""
 
 

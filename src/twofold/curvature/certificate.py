@@ -51,7 +51,7 @@ class ClientFactors:
     reach: Factor
     rounding: Factor
     classes: bool | None = static(default=None)  # whether there are classes; None: all factors are numbers
-    turned: bool = static(default=False)
+    by_class: bool = static(default=False)
 
 
 @record
@@ -62,7 +62,7 @@ class SharedFactors:
     largest: Factor
     allowance: Factor
     classes: bool | None = static(default=None)
-    turned: bool = static(default=False)
+    by_class: bool = static(default=False)
 
 
 @record
@@ -98,7 +98,7 @@ def bound_client(
     error = of_w * size + base_w + factors.reach * slack
     moved = None
     if factors.cross is not None:
-        rows = pack(g_beta, bool(factors.classes), factors.turned)
+        rows = pack(g_beta, bool(factors.classes), factors.by_class)
         cross = jnp.asarray(factors.cross)
         moved = jnp.asarray(weight * (cross @ rows if cross.ndim == 2 else cross * rows))
     return Partial(jnp.asarray(weight * own * own), moved, jnp.asarray(weight * error))
@@ -111,7 +111,7 @@ def finish(shared: SharedFactors, g_w: Pytree, total: Partial) -> jax.Array:
     if total.moved is None:
         rest, known = g_w, _norm(shared.root, shared, g_w)
     else:
-        rest = pack(g_w, bool(shared.classes), shared.turned) - total.moved
+        rest = pack(g_w, bool(shared.classes), shared.by_class) - total.moved
         known = _norm_of_rows(shared.root, rest)
     sizes = jnp.sqrt(tree.squared_norm(g_w)) + (
         0.0 if total.moved is None else jnp.sqrt(tree.squared_norm(total.moved))
@@ -142,7 +142,7 @@ def _norm(root: Factor | None, owner: ClientFactors | SharedFactors, x: Pytree) 
         return jnp.zeros(())
     if jnp.ndim(root) == 0:
         return _times(root, jnp.sqrt(tree.squared_norm(x)))
-    return _norm_of_rows(root, pack(x, bool(owner.classes), owner.turned))
+    return _norm_of_rows(root, pack(x, bool(owner.classes), owner.by_class))
 
 
 def _norm_of_rows(root: Factor, rows: jax.Array) -> jax.Array:
@@ -167,12 +167,12 @@ def prepare(
     mu: float = 0.0,
     scale: float = 1.0,
     dtype: DTypeLike = np.float64,
-    turned: bool = False,
+    by_class: bool = False,
 ) -> Certificate:
     """Compute the factors from a model of the curvature, for gradients of precision `dtype`.
 
     Without a model, or if its arrow is singular (no ridge), the certificate is ‖∇F‖²/(2μ) in the scaled space; it then does not
-    account for rounding in the gradient itself. With `turned`, weights are (classes, features).
+    account for rounding in the gradient itself. With `by_class`, weights are (classes, features).
     """
     eps = float(jnp.finfo(dtype).eps) / 2
     found = None if model is None else _arrow(model, eps)
@@ -181,13 +181,13 @@ def prepare(
     clients, shared, how = found
     if model is not None and how == "arrow":
         classes = model.outputs is not None
-        clients = _with(clients, classes, turned)
-        shared = SharedFactors(shared.root, shared.largest, shared.allowance, classes, turned)
+        clients = _with(clients, classes, by_class)
+        shared = SharedFactors(shared.root, shared.largest, shared.allowance, classes, by_class)
     return jax.tree.map(lambda leaf: np.asarray(leaf, dtype), Certificate(clients, shared, how))
 
 
-def _with(f: ClientFactors, classes: bool, turned: bool) -> ClientFactors:
-    return ClientFactors(f.root, f.cross, f.largest, f.reach, f.rounding, classes, turned)
+def _with(f: ClientFactors, classes: bool, by_class: bool) -> ClientFactors:
+    return ClientFactors(f.root, f.cross, f.largest, f.reach, f.rounding, classes, by_class)
 
 
 Prepared = tuple[ClientFactors, SharedFactors, str]

@@ -15,7 +15,7 @@ from twofold.curvature.model import BlockCurvature
 from twofold.errors import InputError
 from twofold.theory.arrow import best_probability, momentum
 
-__all__ = ["Forecast", "choose", "forecasts"]
+__all__ = ["Prospect", "choose", "forecasts"]
 
 ENOUGH = 1.1
 """A simpler change of variables is preferred if it costs at most this many times as much as the cheapest."""
@@ -24,7 +24,7 @@ SEVERAL = 200
 """At most this many clients, evenly spaced, are used for the forecast."""
 
 
-class Forecast(NamedTuple):
+class Prospect(NamedTuple):
     """The likely cost of ACD to reach a relative tolerance in one change of variables (None: the scaled space)."""
 
     kind: Kind | None
@@ -79,7 +79,7 @@ def forecasts(
     round_cost: float = 1.0,
     float_cost: float = 1e-4,
     beta_cost: float = 0.05,
-) -> tuple[Forecast, ...]:
+) -> tuple[Prospect, ...]:
     """The likely cost of ACD in each change of variables that there is room for, the simplest first."""
     if not 0 < tol < 1:
         raise InputError(f"tol must be a relative gap between 0 and 1, got {tol=}.")
@@ -90,7 +90,7 @@ def forecasts(
     some = model.of_clients(np.linspace(0, model.M - 1, SEVERAL).astype(np.int64)) if few else model
     some = some.likely()
     scale = scale * math.sqrt(model.M / some.M)
-    found: list[Forecast] = []
+    found: list[Prospect] = []
     for kind in kinds:
         changed = None if kind is None else build(some, scale, kind)
         below = arrow(some, scale, changed)
@@ -103,5 +103,5 @@ def forecasts(
         floats = rounds * each + (0 if changed is None else changed.opening_floats)
         beta_steps = folds * (1 - best.p_w) if best.p_w < 1 else 0.0
         cost = round_cost * rounds + float_cost * floats + beta_cost * beta_steps
-        found.append(Forecast(kind, rounds, floats, beta_steps, cost))
+        found.append(Prospect(kind, rounds, floats, beta_steps, cost))
     return tuple(found)

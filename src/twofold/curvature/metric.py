@@ -42,7 +42,7 @@ class Metric:
 
     `w` and `beta` map new variables to the scaled w and the real β_m, the `…_inverse` methods map back, and the `…_transpose`
     methods take gradients to the new variables: ∇̃ = Rᵀ∇. Parameters are pytrees as in the loss: one array (features, or features
-    × classes), or `weight` and `bias`. With `turned`, weights are (classes, features).
+    × classes), or `weight` and `bias`. With `by_class`, weights are (classes, features).
 
     >>> import numpy as np
     >>> metric = Metric(np.array([[2.0, 0.0], [0.0, 3.0]]), None, "matrix", False)
@@ -54,7 +54,7 @@ class Metric:
     private: Factor | None
     kind: Kind = static()
     classes: bool = static()
-    turned: bool = static(default=False)
+    by_class: bool = static(default=False)
     opening_floats: int = static(default=0)  # how many numbers a client sends once so that the server can compute R_w
 
     def w(self, new: Pytree) -> Pytree:
@@ -86,34 +86,34 @@ class Metric:
             return x
         if jnp.ndim(factor) == 0:
             return jax.tree.map(lambda leaf: factor * leaf, x)
-        rows, matrix = pack(x, self.classes, self.turned), jnp.asarray(factor)
-        return unpack(matrix @ rows if matrix.ndim == 2 else matrix[:, None] * rows, x, self.classes, self.turned)
+        rows, matrix = pack(x, self.classes, self.by_class), jnp.asarray(factor)
+        return unpack(matrix @ rows if matrix.ndim == 2 else matrix[:, None] * rows, x, self.classes, self.by_class)
 
     def _solve(self, factor: Factor | None, x: Pytree) -> Pytree:
         if factor is None:
             return x
         if jnp.ndim(factor) == 0:
             return jax.tree.map(lambda leaf: leaf / factor, x)
-        rows = pack(x, self.classes, self.turned)
+        rows = pack(x, self.classes, self.by_class)
         found = jnp.linalg.solve(factor, rows) if factor.ndim == 2 else rows / factor[:, None]
-        return unpack(found, x, self.classes, self.turned)
+        return unpack(found, x, self.classes, self.by_class)
 
 
 # --- parameters as matrices of features by classes ------------------------------------------------------------------------
 
 
-def pack(x: Pytree, classes: bool, turned: bool = False) -> jax.Array:
+def pack(x: Pytree, classes: bool, by_class: bool = False) -> jax.Array:
     """A block of a linear model as one matrix (features, classes): the bias, if any, is the first row."""
-    parts = [_rows(leaf, classes, turned) for leaf in jax.tree.leaves(x)]
+    parts = [_rows(leaf, classes, by_class) for leaf in jax.tree.leaves(x)]
     return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
 
 
-def unpack(rows: jax.Array, like: Pytree, classes: bool, turned: bool = False) -> Pytree:
+def unpack(rows: jax.Array, like: Pytree, classes: bool, by_class: bool = False) -> Pytree:
     """The inverse of `pack`, for a block of the shapes of `like`."""
     leaves, structure = jax.tree.flatten(like)
     found, start = [], 0
     for leaf in leaves:
-        plain = _is_bias(leaf, classes) or not (classes and turned)
+        plain = _is_bias(leaf, classes) or not (classes and by_class)
         size = 1 if _is_bias(leaf, classes) else leaf.shape[0 if plain else 1]
         part = rows[start : start + size]
         found.append((part if plain else part.T).reshape(leaf.shape))
@@ -125,13 +125,13 @@ def _is_bias(leaf: Factor, classes: bool) -> bool:
     return jnp.ndim(leaf) == int(classes)
 
 
-def _rows(leaf: Factor, classes: bool, turned: bool) -> jax.Array:
+def _rows(leaf: Factor, classes: bool, by_class: bool) -> jax.Array:
     leaf = jnp.asarray(leaf)
     if _is_bias(leaf, classes):
         return leaf.reshape(1, -1)
     if not classes:
         return leaf[:, None]
-    return leaf.T if turned else leaf
+    return leaf.T if by_class else leaf
 
 
 # --- from a model of the curvature --------------------------------------------------------------------------------------

@@ -33,7 +33,16 @@ if TYPE_CHECKING:
     from twofold.losses import Linear
 
 __all__ = [
-    "POOLED", "WIDE", "BlockCurvature", "Blocks", "Features", "Group", "Held", "Loss", "Pull", "of_parts",
+    "POOLED",
+    "WIDE",
+    "BlockCurvature",
+    "Blocks",
+    "Features",
+    "FixedW",
+    "Group",
+    "Loss",
+    "Pull",
+    "of_parts",
     "of_terms",
 ]  # fmt: skip
 
@@ -88,7 +97,7 @@ class Blocks(NamedTuple):
     bb: Array
 
 
-class Held(NamedTuple):
+class FixedW(NamedTuple):
     """The coupling between β_m and a fixed w (its data part and its fixed part, see `Blocks.wb`), and the norm of that w."""
 
     data: Array
@@ -140,7 +149,7 @@ class BlockCurvature:
     fixed: Blocks
     determinant: tuple[Array, Array, Array]
     slope: Array  # per client: a bound on the link's first derivative (squared loss: its root mean square at score 0)
-    held: Held | None = None
+    held: FixedW | None = None
 
     # --- facts --------------------------------------------------------------------------------------------------------
 
@@ -196,7 +205,7 @@ class BlockCurvature:
             data=blocks[0],
             fixed=blocks[1],
             determinant=(zero, zero, zero),
-            held=Held(self.data.wb, self.fixed.wb, norm),
+            held=FixedW(self.data.wb, self.fixed.wb, norm),
         )
 
     def shifted(self, norms: Array, ridge: float) -> BlockCurvature:

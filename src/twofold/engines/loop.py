@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial, reduce
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +21,9 @@ from twofold.tree import Pytree
 from twofold.variables import Variables
 
 __all__ = [
-    "CAPACITY", "Iteration", "Layout", "Streams", "advance", "client_streams", "finish", "first_state", "in_silence",
-    "mean_message", "of_clients", "only_present", "receive_all", "receives", "report", "serve", "step",
+    "CAPACITY", "Carried", "Cohort", "Iteration", "Layout", "Span", "Streams", "advance", "begin", "client_streams",
+    "everyones", "finish", "first_state", "in_silence", "iteration", "mean_message", "of_clients", "receive_all", "receives",
+    "report", "serve", "step",
 ]  # fmt: skip
 
 CAPACITY = 4096
@@ -42,6 +43,42 @@ class Iteration(NamedTuple):
     k: jax.Array
     plan: Plan
     shared: Pytree
+
+
+class Cohort(NamedTuple):
+    """What each of some clients has for itself, bucket by bucket: data, private state, random stream and factor.
+
+    A factor is the client's in the mean, 0 if it is absent; without factors, all take part.
+    """
+
+    stacks: tuple[Member, ...]
+    privates: tuple[Pytree, ...]
+    own: tuple[jax.Array, ...]
+    factors: tuple[jax.Array, ...] | None = None
+
+    def bucket(self, i: int) -> Cohort:
+        """The clients of one bucket."""
+        factors = None if self.factors is None else (self.factors[i],)
+        return Cohort((self.stacks[i],), (self.privates[i],), (self.own[i],), factors)
+
+
+class Carried(NamedTuple):
+    """What the loop carries: the state, and the iterates that were kept (None: none are)."""
+
+    state: State
+    buffer: Snapshots | None
+
+
+class Span(NamedTuple):
+    """The iterations k … k+count−1, of many seeds or of one: for each its slot in the buffer, and its clients' factors.
+
+    Iterates that are not to be recorded all go to the buffer's last slot, which is never read.
+    """
+
+    k: jax.Array
+    count: jax.Array  # pyright: ignore[reportIncompatibleMethodOverride]  (tuple.count)
+    slots: jax.Array
+    factors: tuple[jax.Array, ...] | None
 
 
 def client_streams(key: jax.Array, positions: tuple[jax.Array, ...]) -> Streams:
@@ -65,6 +102,15 @@ def report(algorithm: Algorithm, state: State, sizes: tuple[int, ...]) -> Snapsh
     everyone = zip(state.privates, sizes, strict=True)
     betas = tuple(jax.vmap(algorithm.personal, axis_size=size)(private) for private, size in everyone)
     return Snapshots(algorithm.model(state.shared), betas)
+
+
+def iteration(
+    algorithm: Algorithm, program: Program, streams: Streams, k: jax.Array, state: State,
+    factors: tuple[jax.Array, ...] | None = None,
+) -> tuple[Iteration, Cohort]:  # fmt: skip
+    """Iteration k of a program's clients, with its plan drawn."""
+    now = Iteration(k, algorithm.plan(streams.common, k), state.shared)
+    return now, Cohort(program.stacks, state.privates, streams.own, factors)
 
 
 @traced_once
@@ -91,29 +137,28 @@ def receives(algorithm: Algorithm) -> bool:
     return type(algorithm).receive is not Algorithm.receive
 
 
-def receive_all(
-    algorithm: Algorithm, program: Program, plan: Plan, state: State, factors: tuple[jax.Array, ...] | None = None
-) -> State:
-    """The `receive` of the new shared state by everyone who takes part."""
+def receive_all(algorithm: Algorithm, program: Program, now: Iteration, cohort: Cohort) -> tuple[Pytree, ...]:
+    """The private states after everyone who takes part has done its `receive` of the new shared state."""
     if not receives(algorithm):
-        return state
+        return cohort.privates
 
     def receive(member: Member, private: Pytree) -> Pytree:
-        return algorithm.receive(plan, state.shared, private, program.oracle(member))
+        return algorithm.receive(now.plan, now.shared, private, program.oracle(member))
 
-    everyone = zip(program.stacks, state.privates, strict=True)
+    everyone = zip(cohort.stacks, cohort.privates, strict=True)
     received = tuple(jax.vmap(receive)(*each) for each in everyone)
-    return State(state.shared, only_present(factors, received, state.privates))
+    return only_present(cohort.factors, received, cohort.privates)
 
 
 def mean_message(
-    algorithm: Algorithm, now: Iteration, shares: list[jax.Array], messages: list[Message], factors: tuple | None
-) -> Message:
+    shares: list[jax.Array], messages: Sequence[Message], factors: tuple[jax.Array, ...] | None,
+    absent: Callable[[], Message],
+) -> Message:  # fmt: skip
     """Σ p_m·message_m; with partial participation Σ p_m·factor_m·(message_m − a), where a stands for an absent client's message."""
     if factors is None:
         return weighted_mean(shares, messages)
-    absent = algorithm.absent(now.plan, now.shared)
-    moves = [jax.tree.map(lambda leaf, a: leaf - a[None], message, absent) for message in messages]
+    assumed = absent()
+    moves = [jax.tree.map(lambda leaf, a: leaf - a[None], message, assumed) for message in messages]
     weights = [share * factor for share, factor in zip(shares, factors, strict=True)]
     return weighted_mean(weights, moves)
 
@@ -143,12 +188,24 @@ def serve(algorithm: Algorithm, plan: Plan, shared: Pytree, mean: Message, some:
     return algorithm.server(plan, shared, sent)
 
 
-def finish(
-    algorithm: Algorithm, program: Program, plan: Plan, state: State, mean: Message, factors: tuple | None = None
-) -> State:
+def everyones(algorithm: Algorithm, program: Program, now: Iteration, cohort: Cohort) -> list[tuple[Pytree, Message]]:
+    """`algorithm.client` for the clients of each bucket: their new private states, and their messages."""
+    client = partial(of_clients, algorithm, program.objective, program.variables, now)
+    return [client(*each) for each in zip(cohort.stacks, cohort.privates, cohort.own, strict=True)]
+
+
+def begin(algorithm: Algorithm, program: Program, now: Iteration, cohort: Cohort) -> tuple[tuple[Pytree, ...], Message]:
+    """An iteration up to its messages: the clients' new private states, and their part of the mean message."""
+    moved, messages = zip(*everyones(algorithm, program, now, cohort), strict=True)
+    absent = partial(algorithm.absent, now.plan, now.shared)
+    mean = mean_message([stack.share for stack in cohort.stacks], messages, cohort.factors, absent)
+    return only_present(cohort.factors, moved, cohort.privates), mean
+
+
+def finish(algorithm: Algorithm, program: Program, now: Iteration, cohort: Cohort, mean: Message) -> State:
     """The end of an iteration: the server's step, and what everyone does with the new shared state."""
-    shared = serve(algorithm, plan, state.shared, mean, some=factors is not None)
-    return receive_all(algorithm, program, plan, State(shared, state.privates), factors)
+    shared = serve(algorithm, now.plan, now.shared, mean, some=cohort.factors is not None)
+    return State(shared, receive_all(algorithm, program, now._replace(shared=shared), cohort))
 
 
 def in_silence(
@@ -159,93 +216,74 @@ def in_silence(
 
     Everyone does them alone: a chunk of clients, one client, or (with a program and a state without clients) the server.
     """
-    client = partial(of_clients, algorithm, program.objective, program.variables)
 
     def alone(k: jax.Array, state: State) -> State:
-        plan = algorithm.plan(streams.common, k)
-        everyone = zip(program.stacks, state.privates, streams.own, strict=True)
-        privates = tuple(client(Iteration(k, plan, state.shared), *each)[0] for each in everyone)
-        return finish(algorithm, program, plan, State(state.shared, privates), nothing)
+        now, cohort = iteration(algorithm, program, streams, k, state)
+        privates = tuple(moved for moved, _ in everyones(algorithm, program, now, cohort))
+        return finish(algorithm, program, now, cohort._replace(privates=privates), nothing)
 
     return jax.lax.fori_loop(first, end, alone, state)
 
 
-def step(
-    algorithm: Algorithm, program: Program, layout: Layout, state: State, plan: Plan, own: tuple[jax.Array, ...],
-    k: jax.Array, factors: tuple[jax.Array, ...] | None = None,
-) -> State:  # fmt: skip
+def step(algorithm: Algorithm, program: Program, layout: Layout, now: Iteration, everyone: Cohort) -> State:
     """One iteration of all clients and the server."""
-    now = Iteration(k, plan, state.shared)
-    client = partial(of_clients, algorithm, program.objective, program.variables)
 
-    def work(stacks: tuple, privates: tuple, own: tuple, factors: tuple | None) -> tuple[tuple, Message]:
-        """The new private states of these clients, and their part of the mean message."""
-        everyone = list(zip(stacks, privates, own, strict=True))
-        moved, messages = zip(*(client(now, *each) for each in everyone), strict=True)
-
-        def speak() -> Message:
-            if algorithm.may_skip_messages:
-                # Calling `client` again costs nothing: XLA merges it with the first call, and writes no message in iterations that
-                # skip it. (XLA does not merge calls that contain a loop of local steps, so such methods declare that they always send.)
-                spoken = [client(now, *each)[1] for each in everyone]
-            else:
-                spoken = list(messages)
-            return mean_message(algorithm, now, [stack.share for stack in stacks], spoken, factors)
-
+    def work(cohort: Cohort) -> tuple[tuple[Pytree, ...], Message]:
+        privates, mean = begin(algorithm, program, now, cohort)
         if algorithm.may_skip_messages:
-            sent = reduce(jnp.logical_or, jax.tree.leaves(algorithm.sends(plan)))
-            mean = branch(sent, speak, lambda: tree.zeros(jax.eval_shape(speak)))
-        else:
-            mean = speak()
-        return only_present(factors, moved, privates), mean
+            # To begin again costs nothing: the messages of the first time are never used, and XLA merges what both times have in
+            # common. So iterations that skip their messages do not compute any. (XLA does not merge calls that contain a loop of
+            # local steps, so such methods declare that they always send.)
+            sent = reduce(jnp.logical_or, jax.tree.leaves(algorithm.sends(now.plan)))
+            mean = branch(sent, lambda: begin(algorithm, program, now, cohort)[1], partial(tree.zeros, mean))
+        return privates, mean
 
-    everyone = (program.stacks, state.privates, own, factors)
-    privates, mean = work(*everyone) if layout.turns is None else in_turns(work, layout.turns, *everyone)
+    privates, mean = work(everyone) if layout.turns is None else in_turns(work, layout.turns, everyone)
     if layout.mesh is not None:
         mean = jax.lax.psum(mean, AXIS)
-    return finish(algorithm, program, plan, State(state.shared, privates), mean, factors)
+    return finish(algorithm, program, now, everyone._replace(privates=privates), mean)
 
 
-def in_turns(work: Callable, turns: tuple[int, ...], *everyone: tuple | None) -> tuple[tuple, Message]:
+def in_turns(
+    work: Callable[[Cohort], tuple[tuple[Pytree, ...], Message]], turns: tuple[int, ...], everyone: Cohort
+) -> tuple[tuple[Pytree, ...], Message]:
     """Like `work`, but bucket by bucket, and within a bucket by equal groups of clients one after the other."""
 
-    def of_bucket(count: int, bucket: tuple) -> tuple[Pytree, Message]:
+    def of_bucket(count: int, bucket: Cohort) -> tuple[Pytree, Message]:
         cut = jax.tree.map(lambda leaf: leaf.reshape(count, leaf.shape[0] // count, *leaf.shape[1:]), bucket)
-        (moved,), means = jax.lax.map(lambda part: work(*(None if x is None else (x,) for x in part)), cut)
+        (moved,), means = jax.lax.map(work, cut)
         whole = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:]), moved)
         return whole, jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), means)
 
-    buckets = zip(*((None,) * len(turns) if x is None else x for x in everyone), strict=True)
-    privates, means = zip(*(of_bucket(count, each) for count, each in zip(turns, buckets, strict=True)), strict=True)
+    done = [of_bucket(count, everyone.bucket(i)) for i, count in enumerate(turns)]
+    privates, means = zip(*done, strict=True)
     return privates, reduce(partial(jax.tree.map, jnp.add), means)
 
 
 def advance(
-    algorithm: Algorithm, program: Program, state: State, buffer: Snapshots | None, streams: Streams, k: jax.Array,
-    count: jax.Array, slots: jax.Array, factors: tuple[jax.Array, ...] | None, *, layout: Layout, many: bool,
-) -> tuple[State, Snapshots | None]:  # fmt: skip
-    """`count` iterations from the k-th on, of one seed or of many in lock step.
-
-    The iterate of iteration k+i is written to slot `slots[i]` of the buffer. Iterates that are not to be recorded all go to its last
-    slot, which is never read.
-    """
+    algorithm: Algorithm, program: Program, carried: Carried, streams: Streams, span: Span, *, layout: Layout,
+    many: bool,
+) -> Carried:  # fmt: skip
+    """The iterations of a span, of one seed or of many in lock step."""
+    k, count, slots, factors = span
     # A plan is pure in (stream, k): drawn here for all iterations at once, outside the loop.
     numbers = k + jnp.arange(slots.shape[0], dtype=jnp.int32)
     draw = jax.vmap(algorithm.plan, in_axes=(None, 0))
     plans = jax.vmap(draw, (0, None), 1)(streams.common, numbers) if many else draw(streams.common, numbers)
-    sizes = tuple(len(stack.count) for stack in program.stacks)
 
-    def one_seed(state: State, own: tuple, plan: Plan, factors: Any, k: Any) -> tuple[State, Snapshots | None]:
-        state = step(algorithm, program, layout, state, plan, own, k, factors)
-        return state, None if buffer is None else report(algorithm, state, sizes)
+    def one_seed(
+        state: State, own: tuple, plan: Plan, factors: tuple | None, k: jax.Array
+    ) -> tuple[State, Snapshots | None]:
+        everyone = Cohort(program.stacks, state.privates, own, factors)
+        state = step(algorithm, program, layout, Iteration(k, plan, state.shared), everyone)
+        return state, None if carried.buffer is None else report(algorithm, state, program.sizes)
 
     all_seeds = jax.vmap(one_seed, in_axes=(0, 0, 0, 0, None)) if many else one_seed
 
-    def body(i: Any, carry: tuple) -> tuple:
-        state, kept = carry
-        plan, now = jax.tree.map(lambda leaf: leaf[i], (plans, factors))
-        state, shot = all_seeds(state, streams.own, plan, now, k + i)
+    def body(i: jax.Array, now: Carried) -> Carried:
+        plan, present = jax.tree.map(lambda leaf: leaf[i], (plans, factors))
+        state, shot = all_seeds(now.state, streams.own, plan, present, k + i)
         put = partial(jax.lax.dynamic_update_index_in_dim, index=slots[i], axis=0)
-        return state, jax.tree.map(put, kept, shot)
+        return Carried(state, jax.tree.map(put, now.buffer, shot))
 
-    return jax.lax.fori_loop(jnp.int32(0), count, body, (state, buffer))
+    return jax.lax.fori_loop(jnp.int32(0), count, body, carried)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 
 from twofold import kernels
 from twofold.algorithms.base import Algorithm, Footprint
-from twofold.engines.activations import activations
 from twofold.engines.schedule import Schedule
 from twofold.errors import InputError
+from twofold.losses.activations import activations
 from twofold.problem import Problem
 from twofold.tree import Pytree
 
-__all__ = ["Need", "Place", "choose_chunk", "fits", "free", "has_long_turns", "need", "turns"]
+__all__ = ["Need", "Place", "choose_chunk", "fits", "has_long_turns", "need", "turns"]
 
 Place = Literal["device", "host", "disk"]
 """Where private states are kept while other clients are at work."""
@@ -88,8 +88,10 @@ def need(problem: Problem, shapes: Footprint, algorithm: Algorithm) -> Need:
     state = _nbytes(shapes.private)
     # The new state, the message, and what a gradient takes: the point where it is taken, itself, and one more of each.
     gradient = _nbytes(problem.abstract_start)
-    if getattr(getattr(problem.objective, "loss", None), "trains", False):
-        gradient = max(gradient, activations(problem, getattr(algorithm, "batch", None)))
+    loss: Any = getattr(problem.objective, "loss", None)
+    if getattr(loss, "trains", False):
+        batch = min(getattr(algorithm, "batch", None) or member.capacity, member.capacity)
+        gradient = max(gradient, activations(loss, loss.init(problem.clients), member.x, member.y, batch))
     working = state + _nbytes(shapes.message) + _nbytes(problem.abstract_start) + gradient
     w, beta = map(_nbytes, problem.abstract_start)
     return Need(problem.M, rows * row, state * problem.M, working, problem.M * beta, MODELS * w)
@@ -113,27 +115,17 @@ def _nbytes(x: Pytree) -> int:
     return sum(int(np.prod(leaf.shape)) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(x))
 
 
-def free() -> int:
-    """Bytes that are free on the first device; on a CPU, what the system could give without swapping."""
-    stats = jax.local_devices()[0].memory_stats() or {}
-    if "bytes_limit" in stats:
-        return stats["bytes_limit"] - stats["bytes_in_use"]
-    import psutil
-
-    return psutil.virtual_memory().available
-
-
 def fits(found: Need, seeds: int) -> bool:
     """Whether all clients of all seeds can be at work at once."""
     whole = found.at_once(found.clients, seeds)
-    return whole < LARGE or whole <= SHARE * free()
+    return whole < LARGE or whole <= SHARE * kernels.free_memory()
 
 
 def choose_chunk(found: Need, asked: int | None, place: Place) -> int:
     """How many clients to take at a time, when their state is kept on the device, the host or the disk."""
     if asked is not None:
         return min(asked, found.clients)
-    room = SHARE * free()
+    room = SHARE * kernels.free_memory()
     record, state = (found.record, found.state) if kernels.shares_memory() else (0, 0)
     on_device = {"device": found.data + found.state + found.record, "host": state + record, "disk": record}
     each = found.working + (0 if place == "device" else (found.data + found.state) // found.clients)

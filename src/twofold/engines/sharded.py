@@ -7,10 +7,10 @@ Several processes (`jax.distributed.initialize`) make one mesh; each holds only 
 
 from __future__ import annotations
 
-import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from twofold import kernels
 from twofold.algorithms.base import Algorithm
 from twofold.engines import memory
 from twofold.engines.base import Snapshots, Starts
@@ -27,7 +27,7 @@ class Sharded(Simulate):
     """All clients of all seeds of one run, over all devices of all processes."""
 
     def __init__(self, algorithm: Algorithm, problem: Problem, seeds: list[int], starts: Starts, slots: int) -> None:
-        mesh = Mesh(np.array(jax.devices()), (AXIS,))
+        mesh = Mesh(np.array(kernels.devices()), (AXIS,))
         need = memory.need(problem, footprint(algorithm, problem), algorithm)
         most = [-(-len(positions) // mesh.size) for positions in problem.positions]  # of each bucket, on one device
         self.turns = memory.turns(need, most, len(seeds))

@@ -17,9 +17,9 @@ import numpy as np
 from twofold import randomness, tree
 from twofold.algorithms.base import Algorithm, Message, Plan
 from twofold.engines.base import State
-from twofold.engines.loop import Iteration, Streams, finish, in_silence, of_clients
+from twofold.engines.loop import Streams, everyones, finish, in_silence, iteration, mean_message
 from twofold.errors import ContractError
-from twofold.oracle import PRICES, Member, Oracle, Program
+from twofold.oracle import PRICES, Member, Oracle, Program, weighted_mean
 from twofold.problem import Problem
 from twofold.tree import Pytree
 from twofold.variables import Variables
@@ -85,7 +85,23 @@ class Turn(NamedTuple):
     message: Message
 
 
-class ClientSide:
+class _Side:
+    """What the client and the server both have: the method, the common coins, and a copy of the shared state."""
+
+    def __init__(self, algorithm: Algorithm, seed: int, w: Pytree) -> None:
+        self._algorithm = algorithm
+        self._common = randomness.common(randomness.root(seed))
+        self.shared = algorithm.init(w)
+
+    def _plan_of(self, k: int) -> Plan:
+        return self._algorithm.plan(self._common, jnp.int32(k))
+
+    def _replay(self, plan: Plan, packet: Packet, shape: Message) -> None:
+        """The server's step, with the mean of what was sent."""
+        self.shared = self._algorithm.server(plan, self.shared, unpack(self._algorithm.sends(plan), shape, packet))
+
+
+class ClientSide(_Side):
     """One client: its data, its private state, its own copy of the shared state, its own random stream.
 
     With a `salt`, which rows this client draws can be told only by those who know the salt.
@@ -94,19 +110,17 @@ class ClientSide:
     def __init__(
         self, algorithm: Algorithm, problem: Problem, m: int, seed: int, w: Pytree, beta: Pytree, salt: bytes = b""
     ) -> None:
+        super().__init__(algorithm, seed, w)
         self.name = problem.clients.names[m]
-        self._algorithm = algorithm
         self._oracle: Any = CountingOracle(problem, m)
-        key = randomness.root(seed)
-        self._common, self._own = randomness.common(key), randomness.salted(randomness.private(key, m), salt)
-        self.shared = algorithm.init(w)
+        self._own = randomness.salted(randomness.private(randomness.root(seed), m), salt)
         self.private = algorithm.init_private(w, beta, self._oracle)
         self._plan: Plan = None
         self.shape: Message = None
 
     def send(self, k: int) -> Packet:
         """Take iteration k up to its message; only the arrays of the parts that are sent leave this object."""
-        self._plan = self._algorithm.plan(self._common, jnp.int32(k))
+        self._plan = self._plan_of(k)
         key = randomness.of(self._own, jnp.int32(k))
         self.private, message = self._algorithm.client(self._plan, self.shared, self.private, self._oracle, key)
         for leaf in jax.tree.leaves(message):
@@ -117,12 +131,11 @@ class ClientSide:
 
     def stay_away(self, k: int) -> None:
         """Take no part in iteration k: the private state stays as it is."""
-        self._plan = self._algorithm.plan(self._common, jnp.int32(k))
+        self._plan = self._plan_of(k)
 
     def receive(self, packet: Packet, shape: Message, present: bool = True) -> None:
         """Finish the iteration with the mean of what was sent: replay the server's step, then one's own."""
-        mean = unpack(self._algorithm.sends(self._plan), shape, packet)
-        self.shared = self._algorithm.server(self._plan, self.shared, mean)
+        self._replay(self._plan, packet, shape)
         if present:
             self.private = self._algorithm.receive(self._plan, self.shared, self.private, self._oracle)
 
@@ -132,8 +145,9 @@ class ClientSide:
         Iteration k is finished with its mean, the silent ones in between are done alone, and t is begun.
         """
         program, member = self._oracle.compiled
-        times = jnp.int32(k), jnp.int32(t)
-        return _turn(self._algorithm, program, member, self._common, self._own, *times, self.shared, self.private, mean)
+        alone, streams = program._replace(stacks=(member,)), Streams(self._common, (self._own,))
+        state = State(self.shared, (self.private,))
+        return _turn(self._algorithm, alone, streams, jnp.int32(k), jnp.int32(t), state, mean)
 
     def value(self, shared: Pytree, private: Pytree) -> float:
         """This client's own loss f_m at some states."""
@@ -158,21 +172,50 @@ class ClientSide:
         return self._oracle.evaluated_w, self._oracle.evaluated_beta
 
 
+class ServerSide(_Side):
+    """The server: it sees packets and nothing else."""
+
+    def __init__(self, algorithm: Algorithm, seed: int, w: Pytree, weights: np.ndarray) -> None:
+        super().__init__(algorithm, seed, w)
+        self._weights = jnp.asarray(weights, jnp.result_type(float))
+
+    def mean(self, k: int, packets: dict[int, Packet], factors: np.ndarray | None) -> Packet:
+        """The weighted mean of the clients' packets, in client order; where some are absent, with what is assumed of them."""
+        if factors is None:
+            return [mean_of(self._weights, leaves) for leaves in zip(*map(packets.get, sorted(packets)), strict=True)]
+        plan = self._plan_of(k)
+        absent = pack(self._algorithm.sends(plan), self._algorithm.absent(plan, self.shared))
+        everyone = [packets.get(m, absent) for m in range(len(self._weights))]
+        stacked = [jnp.stack(leaves) for leaves in zip(*everyone, strict=True)]
+        present = (jnp.asarray(factors, self._weights.dtype),)
+        moves = mean_message([self._weights], [stacked], present, lambda: absent)
+        return [np.asarray(a + move) for a, move in zip(absent, moves, strict=True)]
+
+    def finish(self, k: int, packet: Packet, shape: Message) -> None:
+        """Keep the shared state in step."""
+        self._replay(self._plan_of(k), packet, shape)
+
+    def turn(self, k: int, mean: Message, t: int) -> None:
+        """Finish iteration k with its mean (−1: there is none yet), and go on to t through silent ones, in one program."""
+        self.shared = _serve(self._algorithm, self._common, jnp.int32(k), jnp.int32(t), self.shared, mean)
+
+    def model(self) -> Pytree:
+        """The (scaled) w."""
+        return self._algorithm.model(self.shared)
+
+
 @jax.jit
 def _turn(
-    algorithm: Algorithm, program: Program, member: Member, common: jax.Array, own: jax.Array, k: jax.Array,
-    t: jax.Array, shared: Pytree, private: Pytree, mean: Message,
-) -> Turn:  # fmt: skip
-    """See `ClientSide.turn`; k and t are data, so nothing compiles again."""
-    stack, private, own = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], (member, private, own))
-    program, streams = program._replace(stacks=(stack,)), Streams(common, (own,))
-    finished, settled = _settle(algorithm, program, streams, k, t, State(shared, (private,)), mean)
-    now = Iteration(t, algorithm.plan(common, t), settled.shared)
-    begun, message = of_clients(algorithm, program.objective, program.variables, now, stack, settled.privates[0], own)
-    (finished_own, settled_own, begun, message) = jax.tree.map(
-        lambda leaf: leaf[0], (finished.privates[0], settled.privates[0], begun, message)
-    )
-    return Turn((finished.shared, finished_own), (settled.shared, settled_own), begun, message)
+    algorithm: Algorithm, program: Program, streams: Streams, k: jax.Array, t: jax.Array, state: State, mean: Message
+) -> Turn:
+    """See `ClientSide.turn`; k and t are data, so nothing compiles again. What the client has for itself has no axis of clients."""
+    own = (program.stacks, state.privates, streams.own)
+    stacks, privates, own = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], own)
+    program, streams = program._replace(stacks=stacks), streams._replace(own=own)
+    finished, settled = _settle(algorithm, program, streams, k, t, State(state.shared, privates), mean)
+    ((begun, message),) = everyones(algorithm, program, *iteration(algorithm, program, streams, t, settled))
+    alone = jax.tree.map(lambda leaf: leaf[0], (finished.privates[0], settled.privates[0], begun, message))
+    return Turn((finished.shared, alone[0]), (settled.shared, alone[1]), *alone[2:])
 
 
 @jax.jit
@@ -190,7 +233,7 @@ def _settle(
     """The states after iteration k, finished with its mean (−1: there is none), and before t, with silent ones in between."""
 
     def finished(state: State) -> State:
-        return finish(algorithm, program, algorithm.plan(streams.common, k), state, mean)
+        return finish(algorithm, program, *iteration(algorithm, program, streams, k, state), mean)
 
     after = jax.lax.cond(k >= 0, finished, tree.arrays, state)
     return after, in_silence(algorithm, program, streams, k + 1, t, after, tree.zeros(mean))
@@ -214,43 +257,6 @@ def unpack(sends: Message, shape: Message, packet: Packet) -> Message:
     return jax.tree.map(part_of, sends, shape)
 
 
-class ServerSide:
-    """The server: it sees packets and nothing else."""
-
-    def __init__(self, algorithm: Algorithm, seed: int, w: Pytree, weights: np.ndarray) -> None:
-        self._algorithm = algorithm
-        self._common = randomness.common(randomness.root(seed))
-        self.shared = algorithm.init(w)
-        self._weights = jnp.asarray(weights, jnp.result_type(float))
-
-    def mean(self, k: int, packets: dict[int, Packet], factors: np.ndarray | None) -> Packet:
-        """The weighted mean of the clients' packets, in client order; where some are absent, relative to what is assumed of them."""
-        here = sorted(packets)
-        weights = self._weights[np.array(here, int)]
-        if factors is None:
-            return [mean_of(weights, leaves) for leaves in zip(*(packets[m] for m in here), strict=True)]
-        plan = self._algorithm.plan(self._common, jnp.int32(k))
-        absent = pack(self._algorithm.sends(plan), self._algorithm.absent(plan, self.shared))
-        weights = weights * jnp.asarray(factors[here], weights.dtype)
-        moves = [[leaf - a for leaf, a in zip(packets[m], absent, strict=True)] for m in here]
-        if not here:
-            return absent
-        return [a + mean_of(weights, leaves) for a, leaves in zip(absent, zip(*moves, strict=True), strict=True)]
-
-    def finish(self, k: int, packet: Packet, shape: Message) -> None:
-        """Keep the shared state in step."""
-        plan = self._algorithm.plan(self._common, jnp.int32(k))
-        self.shared = self._algorithm.server(plan, self.shared, unpack(self._algorithm.sends(plan), shape, packet))
-
-    def turn(self, k: int, mean: Message, t: int) -> None:
-        """Finish iteration k with its mean (−1: there is none yet), and go on to t through silent ones, in one program."""
-        self.shared = _serve(self._algorithm, self._common, jnp.int32(k), jnp.int32(t), self.shared, mean)
-
-    def model(self) -> Pytree:
-        """The (scaled) w."""
-        return self._algorithm.model(self.shared)
-
-
 def mean_of(weights: jax.Array, leaves: Sequence[np.ndarray]) -> np.ndarray:
     """Σ p_m x_m, in client order."""
-    return np.asarray(jnp.tensordot(weights, jnp.stack(leaves), axes=1))
+    return np.asarray(weighted_mean([weights], [jnp.stack(leaves)]))

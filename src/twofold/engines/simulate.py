@@ -21,7 +21,7 @@ from twofold import metrics as measure
 from twofold.algorithms.base import Algorithm
 from twofold.engines.base import Engine, Factors, Point, Snapshots, Starts, State, in_order, in_parts, length
 from twofold.engines.layout import AXIS, Layout, P
-from twofold.engines.loop import CAPACITY, Streams, advance, client_streams, first_state, report
+from twofold.engines.loop import CAPACITY, Carried, Span, Streams, advance, client_streams, first_state, report
 from twofold.oracle import Program
 from twofold.problem import Problem
 from twofold.tree import Pytree
@@ -59,16 +59,17 @@ class Simulate(Engine):
             parts = layout.put(layout.filled(jax.tree.map(np.asarray, parts), int(apart)), P(*(None,) * apart, AXIS))
         positions = tuple(stack.position for stack in self.program.stacks)
         self._streams = _streams(keys, positions, layout=layout, many=self._many)
-        self._state, self._buffer = _begin(
+        self._carried = _begin(
             self.algorithm, self.program, w, parts, layout=layout, seeds=len(seeds), slots=slots, apart=apart
         )
 
     def first(self) -> Snapshots:
         """See `Engine.first`."""
-        if self._buffer is None:
-            shown = _show(self.algorithm, self.program, self._state, layout=self._layout)
+        state, buffer = self._carried
+        if buffer is None:
+            shown = _show(self.algorithm, self.program, state, layout=self._layout)
             return jax.tree.map(lambda leaf: leaf[None, None], shown)
-        return self._buffer if self._many else jax.tree.map(lambda leaf: leaf[:, None], self._buffer)
+        return buffer if self._many else jax.tree.map(lambda leaf: leaf[:, None], buffer)
 
     def advance(self, k: int, count: int, slots: np.ndarray, factors: Factors | None = None) -> Snapshots:
         """See `Engine.advance`."""
@@ -76,13 +77,13 @@ class Simulate(Engine):
         capacity = CAPACITY if factors is None else length(len(factors), factors[0].size)
         where = np.full(capacity, self.slots, np.int32)
         where[: len(slots)] = slots
-        self._state, self._buffer = _advance(
-            self.algorithm, self.program, self._state, self._buffer, self._streams, np.int32(k), np.int32(count), where,
-            mine, layout=self._layout, many=self._many,
-        )  # fmt: skip
+        span = Span(np.int32(k), np.int32(count), where, mine)
+        self._carried = _advance(
+            self.algorithm, self.program, self._carried, self._streams, span, layout=self._layout, many=self._many
+        )
         if self._layout.mesh is not None:
             # On CPUs, queued programs with collectives can deadlock: their threads wait for each other.
-            jax.block_until_ready(self._state)
+            jax.block_until_ready(self._carried.state)
         return self.first()
 
     def _factors(self, factors: Factors) -> tuple[ArrayLike, ...]:
@@ -96,26 +97,27 @@ class Simulate(Engine):
 
     def state(self) -> State:
         """See `Engine.state`."""
-        shared, privates = self._on_host(self._state, axis=int(self._many))
+        shared, privates = self._on_host(self._carried.state, axis=int(self._many))
         if not self._many:
             shared, privates = jax.tree.map(lambda a: a[None], (shared, privates))
         return State(shared, in_order(privates, self.problem.positions))
 
     def restore(self, state: State) -> None:
         """See `Engine.restore`."""
-        privates = in_parts(state.privates, self.problem.positions, self._state.privates, 1 + self._many)
+        privates = in_parts(state.privates, self.problem.positions, self._carried.state.privates, 1 + self._many)
         mine, layout = State(state.shared, privates), self._layout
         if not self._many:
             mine = jax.tree.map(lambda leaf: leaf[0], mine)
         if layout.mesh is None:
-            self._state = jax.tree.map(jnp.array, mine)
-            return
-        privates = layout.put(layout.filled(mine.privates, int(self._many)), P(*(None,) * self._many, AXIS))
-        self._state = State(layout.put(mine.shared, P()), privates)
+            mine = jax.tree.map(jnp.array, mine)
+        else:
+            privates = layout.put(layout.filled(mine.privates, int(self._many)), P(*(None,) * self._many, AXIS))
+            mine = State(layout.put(mine.shared, P()), privates)
+        self._carried = self._carried._replace(state=mine)
 
     def wait(self) -> None:
         """See `Engine.wait`."""
-        jax.block_until_ready(self._state)
+        jax.block_until_ready(self._carried.state)
 
     def fetch(self, snapshots: Snapshots, slot: int, row: int) -> Point:
         """See `Engine.fetch`."""
@@ -205,14 +207,11 @@ class SimulateGroups(Engine):
 _PROGRAM = Program(P(), P(), P(AXIS), P())
 
 
-def _dealt_out(many: bool) -> tuple[Streams, State, Snapshots]:
-    """Which axes of the streams, the states and the buffer belong to clients."""
-    each = (None,) * many
-    return Streams(P(), P(*each, AXIS)), State(P(), P(*each, AXIS)), Snapshots(P(), P(None, *each, AXIS))
-
-
-def _sizes(program: Program) -> tuple[int, ...]:
-    return tuple(len(stack.count) for stack in program.stacks)
+def _dealt_out(many: bool, buffer: bool = True) -> tuple[Streams, Carried, Span]:
+    """Which axes of the streams, of what is carried and of the spans belong to clients."""
+    each, kept = P(*(None,) * many, AXIS), P(None, *(None,) * many, AXIS)
+    carried = Carried(State(P(), each), Snapshots(P(), kept) if buffer else None)
+    return Streams(P(), each), carried, Span(P(), P(), P(), kept)
 
 
 @partial(jax.jit, static_argnames=("layout", "many"))
@@ -226,42 +225,40 @@ def _streams(keys: jax.Array, positions: tuple[jax.Array, ...], *, layout: Layou
 def _begin(
     algorithm: Algorithm, program: Program, w: Pytree, parts: tuple[Pytree, ...], *, layout: Layout, seeds: int,
     slots: int, apart: bool,
-) -> tuple[State, Snapshots | None]:  # fmt: skip
+) -> Carried:  # fmt: skip
     """Everyone's first state, and the buffer with the starting point in its first slot."""
     many = seeds > 1
 
-    def begin(algorithm: Algorithm, program: Program, w: Pytree, parts: tuple) -> tuple:
+    def begin(algorithm: Algorithm, program: Program, w: Pytree, parts: tuple) -> Carried:
         def from_start(w: Pytree, parts: tuple) -> tuple:
             state = first_state(algorithm, program, *program.inward(w, parts))
-            return state, report(algorithm, state, _sizes(program))
+            return state, report(algorithm, state, program.sizes)
 
         state, shown = jax.vmap(from_start)(w, parts) if apart else from_start(w, parts)
         if many and not apart:
             state, shown = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], seeds, 0), (state, shown))
         buffer = jax.tree.map(lambda leaf: jnp.zeros((slots + 1, *leaf.shape), leaf.dtype).at[0].set(leaf), shown)
-        return state, buffer if slots else None
+        return Carried(state, buffer if slots else None)
 
-    _, state, buffer = _dealt_out(many)
     given = (P(), _PROGRAM, P(), P(*(None,) * apart, AXIS))
-    return layout.mapped(begin, given, (state, buffer if slots else None))(algorithm, program, w, parts)
+    return layout.mapped(begin, given, _dealt_out(many, slots > 0)[1])(algorithm, program, w, parts)
 
 
-@partial(jax.jit, static_argnames=("layout", "many"), donate_argnums=(2, 3))
+@partial(jax.jit, static_argnames=("layout", "many"), donate_argnums=2)
 def _advance(
-    algorithm: Algorithm, program: Program, state: State, buffer: Snapshots | None, *others: object, layout: Layout,
+    algorithm: Algorithm, program: Program, carried: Carried, streams: Streams, span: Span, *, layout: Layout,
     many: bool,
-) -> tuple[State, Snapshots | None]:  # fmt: skip
-    streams, states, buffers = _dealt_out(many)
-    kept = (states, buffers if buffer is not None else None)
-    given = (P(), _PROGRAM, *kept, streams, P(), P(), P(), P(None, *(None,) * many, AXIS))
+) -> Carried:  # fmt: skip
+    of_streams, kept, of_span = _dealt_out(many, carried.buffer is not None)
+    given = (P(), _PROGRAM, kept, of_streams, of_span)
     go = layout.mapped(partial(advance, layout=layout, many=many), given, kept)
-    return go(algorithm, program, state, buffer, *others)
+    return go(algorithm, program, carried, streams, span)
 
 
 @partial(jax.jit, static_argnames="layout")
 def _show(algorithm: Algorithm, program: Program, state: State, *, layout: Layout) -> Snapshots:
     def show(algorithm: Algorithm, program: Program, state: State) -> Snapshots:
-        return report(algorithm, state, _sizes(program))
+        return report(algorithm, state, program.sizes)
 
     given = (P(), _PROGRAM, State(P(), P(AXIS)))
     return layout.mapped(show, given, Snapshots(P(), P(AXIS)))(algorithm, program, state)

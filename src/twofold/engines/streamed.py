@@ -42,16 +42,21 @@ class Chunk(NamedTuple):
     places: slice
     positions: np.ndarray
     rows: int
-    stream: jax.Array
+    streams: loop.Streams
     stack: Member | None
 
 
-class Stretch(NamedTuple):
-    """Iterations first … end−1, of which only the last communicates, and the iteration whose `receive` is still to come."""
+class Leg(NamedTuple):
+    """The iterations of a turn, first … end−1, of which only the last communicates, and who takes part in that.
+
+    `waiting` is the iteration whose `receive` is still to come (−1: none), and `received_by` says who took part in it.
+    """
 
     waiting: np.int32
+    received_by: tuple[jax.Array] | None
     first: np.int32
     end: np.int32
+    factors: tuple[jax.Array] | None
 
 
 class Streamed(Engine):
@@ -103,9 +108,8 @@ class Streamed(Engine):
             edges = np.linspace(0, len(positions), -(-len(positions) // self.chunk) + 1).round().astype(int).tolist()
             for lo, hi in pairwise(edges):
                 stack = self._stack(positions[lo:hi], rows)
-                (stream,) = _streams(key, (stack.position,)).own
                 kept = stack if self.place == "device" else None
-                yield Chunk(bucket, slice(lo, hi), positions[lo:hi], rows, stream, kept)
+                yield Chunk(bucket, slice(lo, hi), positions[lo:hi], rows, _streams(key, (stack.position,)), kept)
 
     def _stack(self, positions: np.ndarray, rows: int) -> Member:
         return tree.arrays(self.problem.stack(positions, np.dtype(jnp.result_type(float)), rows))
@@ -133,17 +137,17 @@ class Streamed(Engine):
 
     def _stretch(self, first: int, end: int, factors: np.ndarray | None) -> None:
         """Iterations first … end−1, of which only the last one communicates (or none)."""
-        when = Stretch(np.int32(self._waiting), np.int32(first), np.int32(end))
+        waiting, begun, over = np.int32(self._waiting), np.int32(first), np.int32(end)
         # On a problem that shares nothing, even a method that always sends has iterations without communication.
-        silent = self.algorithm.may_skip_messages or end - first > 1
+        has_silence = self.algorithm.may_skip_messages or end - first > 1
 
         def turn(i: int) -> tuple[Pytree, Message]:
             one = self._chunks[i]
-            present = self._of_chunk(one, self._present), self._of_chunk(one, factors)
+            leg = Leg(waiting, self._of_chunk(one, self._present), begun, over, self._of_chunk(one, factors))
+            program, private = self._program(one), self._kept.get(i, one)
             private, shared, part = _turn(
-                self.algorithm, self._program(one), self.shared, self._kept.get(i, one), self._common, one.stream, when,
-                *present, silent=silent,
-            )  # fmt: skip
+                self.algorithm, program, self.shared, private, one.streams, leg, has_silence=has_silence
+            )
             self._kept.put(i, one, private)
             return shared, part
 
@@ -162,11 +166,10 @@ class Streamed(Engine):
     def _settle(self) -> None:
         """Do the `receive` that is still to come."""
         if self._waiting >= 0 and loop.receives(self.algorithm):
-            waiting = np.int32(self._waiting)
+            k = np.int32(self._waiting)
             for i, one in enumerate(self._chunks):
                 state, present = State(self.shared, (self._kept.get(i, one),)), self._of_chunk(one, self._present)
-                found = _receive(self.algorithm, self._program(one), self._common, waiting, state, present)
-                self._kept.put(i, one, found)
+                self._kept.put(i, one, _receive(self.algorithm, self._program(one), one.streams, k, state, present))
         self._waiting = -1
 
     def wait(self) -> None:
@@ -248,8 +251,8 @@ class _Kept:
         """A chunk's states on the device, for its turn."""
         if self._place == "device":
             return self.on_device[i]
-        # Always a copy: on a CPU, JAX may otherwise use the very memory that `put` writes to later.
-        return jax.tree.map(lambda whole: jnp.array(whole[one.places]), self._arrays[one.bucket])
+        # Copies, because `put` writes to these arrays later.
+        return jax.tree.map(lambda whole: kernels.device_copy(whole[one.places]), self._arrays[one.bucket])
 
     def put(self, i: int, one: Chunk, private: Pytree) -> None:
         """Store a chunk's new states."""
@@ -278,35 +281,31 @@ def _first(algorithm: Algorithm, program: Program, w: Pytree, parts: tuple[Pytre
     return loop.first_state(algorithm, program, *program.inward(w, parts))
 
 
-@partial(jax.jit, static_argnames="silent", donate_argnums=3)
+@partial(jax.jit, static_argnames="has_silence", donate_argnums=3)
 def _turn(
-    algorithm: Algorithm, program: Program, shared: Pytree, private: Pytree, common: jax.Array, stream: jax.Array,
-    when: Stretch, waiting: tuple[jax.Array] | None, factors: tuple[jax.Array] | None, *, silent: bool,
+    algorithm: Algorithm, program: Program, shared: Pytree, private: Pytree, streams: loop.Streams, leg: Leg, *,
+    has_silence: bool,
 ) -> tuple[Pytree, Pytree, Message]:  # fmt: skip
     """A chunk's turn: the outstanding `receive`, the silent iterations, and the last one up to its message.
 
     Returns the chunk's states, the shared state before the last server step, and the chunk's part of the mean message.
     """
-    plan_of, state = partial(algorithm.plan, common), State(shared, (private,))
+    state, last = State(shared, (private,)), jnp.asarray(leg.end) - 1
+    iteration = partial(loop.iteration, algorithm, program, streams)
 
     def receive(state: State) -> State:
-        return loop.receive_all(algorithm, program, plan_of(jnp.maximum(when.waiting, 0)), state, waiting)
+        waiting = iteration(jnp.maximum(leg.waiting, 0), state, leg.received_by)
+        return State(state.shared, loop.receive_all(algorithm, program, *waiting))
 
-    def begin(state: State) -> tuple[Pytree, Message]:
-        """The last iteration up to this chunk's part of the mean message."""
-        now = loop.Iteration(last, plan_of(last), state.shared)
-        both = algorithm, program.objective, program.variables
-        moved, messages = loop.of_clients(*both, now, stack, state.privates[0], stream)
-        (private,) = loop.only_present(factors, (moved,), state.privates)
-        return private, loop.mean_message(algorithm, now, [stack.share], [messages], factors)
+    def begin(state: State) -> tuple[tuple[Pytree, ...], Message]:
+        return loop.begin(algorithm, program, *iteration(last, state, leg.factors))
 
     if loop.receives(algorithm):
-        state = jax.lax.cond(when.waiting >= 0, receive, lambda state: state, state)
-    (stack,), last = program.stacks, jnp.asarray(when.end) - 1
-    if silent:
+        state = jax.lax.cond(leg.waiting >= 0, receive, lambda state: state, state)
+    if has_silence:
         nothing = tree.zeros(jax.eval_shape(begin, state)[1])
-        state = loop.in_silence(algorithm, program, loop.Streams(common, (stream,)), when.first, last, state, nothing)
-    private, message = begin(state)
+        state = loop.in_silence(algorithm, program, streams, leg.first, last, state, nothing)
+    (private,), message = begin(state)
     return private, state.shared, message
 
 
@@ -321,11 +320,8 @@ def _finish(algorithm: Algorithm, common: jax.Array, k: jax.Array, shared: Pytre
 
 
 @jax.jit
-def _receive(
-    algorithm: Algorithm, program: Program, common: jax.Array, k: jax.Array, state: State,
-    factors: tuple[jax.Array] | None,
-) -> Pytree:  # fmt: skip
-    return loop.receive_all(algorithm, program, algorithm.plan(common, k), state, factors).privates[0]
+def _receive(algorithm: Algorithm, program: Program, *when: Any) -> Pytree:
+    return loop.receive_all(algorithm, program, *loop.iteration(algorithm, program, *when))[0]
 
 
 @partial(jax.jit, static_argnums=0)

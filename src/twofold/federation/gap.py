@@ -41,7 +41,7 @@ def proof(problem: Problem) -> Certificate:
     if model is not None:
         dtype = np.dtype(jnp.result_type(float))
         found = prepare(
-            replace(model, low=0.0), problem.clients.weights, dtype=dtype, turned=problem.variables.by_class
+            replace(model, low=0.0), problem.clients.weights, dtype=dtype, by_class=problem.variables.by_class
         )
     if found is None or found.how != "arrow":
         remedy = (
@@ -66,7 +66,7 @@ def part_of(
     """One node's part, to be added up with the weights p_m: from ∇_w f_m and p_m ∇_β f_m at its real point (w, β_m)."""
     of_w, of_beta = gradients
     found = bound_client(factors, of_beta, *point)
-    rows = pack(of_w, bool(factors.classes), factors.turned)
+    rows = pack(of_w, bool(factors.classes), factors.by_class)
     sizes = weight * jnp.sqrt(tree.squared_norm(of_w))
     if found.moved is not None:
         rows, sizes = rows - found.moved / weight, sizes + jnp.sqrt(tree.squared_norm(found.moved))

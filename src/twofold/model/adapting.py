@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from twofold import tree
+from twofold import kernels, tree
 from twofold.algorithms.newton import MATRIX_W, minimise_beta
 from twofold.clients import Clients
 from twofold.curvature import certificate
@@ -46,7 +46,7 @@ class Found(NamedTuple):
 
 def find(objective: Objective, w: Pytree, clients: Clients) -> Found:
     """The best β of the one client there is, in double precision whatever the session's own."""
-    with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
+    with jax.enable_x64(True), jax.default_device(kernels.host()):
         objective = objective.prepare(clients, lambda other: _alone(other, clients))
         beta, gap = _minimise(objective, w, clients)
         member = _member(objective, clients)

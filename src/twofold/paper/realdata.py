@@ -43,7 +43,7 @@ __all__ = [
     "OTHERS",
     "OURS",
     "QUICK",
-    "Course",
+    "Gaps",
     "choice",
     "measure",
     "problem",
@@ -64,7 +64,7 @@ _Task = tuple[str, str, list[str]]
 """Data, an objective, and methods."""
 
 
-class Course(NamedTuple):
+class Gaps(NamedTuple):
     """Relative gaps of a run, and what each had cost: rounds, bytes, single-row gradients in w and β per client, seconds."""
 
     gap: Array
@@ -173,7 +173,7 @@ def problem(data: str, objective: str, **options: Any) -> tw.Problem:
 # --- methods ------------------------------------------------------------------------------------------------------------
 
 
-def _solved(whole: tw.Problem, method: Any, level: float = LEVELS[-1], **options: Any) -> Course:
+def _solved(whole: tw.Problem, method: Any, level: float = LEVELS[-1], **options: Any) -> Gaps:
     """A run of ours to a relative gap of half a level, recorded at every round."""
     best, first = whole.optimum().value, _first_gap(whole)
     options |= {"rounds": MOST_ROUNDS, "seconds": MOST_SECONDS, "target": best + 0.5 * level * first} | options
@@ -186,10 +186,10 @@ def _solved(whole: tw.Problem, method: Any, level: float = LEVELS[-1], **options
         return _course(tw.solve(whole, method, **options), best, first)
 
 
-def _course(found: tw.Result, best: float, first: float) -> Course:
+def _course(found: tw.Result, best: float, first: float) -> Gaps:
     h = found.history
     gap = (h["loss"] - best) / first
-    return Course(gap, h["round"], h["bytes"], h["gradients_w"], h["gradients_beta"], h["seconds"] - h["seconds"][0])
+    return Gaps(gap, h["round"], h["bytes"], h["gradients_w"], h["gradients_beta"], h["seconds"] - h["seconds"][0])
 
 
 def _auto(data: str, objective: str, whole: tw.Problem) -> Row:
@@ -227,7 +227,7 @@ def _first_gap(whole: tw.Problem) -> float:
     return float(whole.value(*whole.start)) - whole.optimum().value
 
 
-def _fedavg(whole: tw.Problem) -> Course:
+def _fedavg(whole: tw.Problem) -> Gaps:
     theory = tw.solver.complete(whole, tw.algorithms.LSGD(batch=10))[0].eta
     runs = [
         _solved(whole, tw.algorithms.LSGD(eta=theory * step, batch=10), rounds=FEWER, seconds=SHORT_SECONDS)
@@ -265,15 +265,15 @@ class _Pooled:
             raise StopIteration
         return float(value), np.asarray(gradient, float)
 
-    def course(self) -> Course:
+    def course(self) -> Gaps:
         """What was seen."""
         gap = np.minimum.accumulate(np.array(self.gaps))
         k = np.arange(1, len(gap) + 1.0)
         rows = k * float(np.mean(self.whole.clients.counts))
-        return Course(gap, k, 2 * 8 * self.size * k, rows, rows, np.array(self.times))
+        return Gaps(gap, k, 2 * 8 * self.size * k, rows, rows, np.array(self.times))
 
 
-def _lbfgs(whole: tw.Problem) -> Course:
+def _lbfgs(whole: tw.Problem) -> Gaps:
     from scipy.optimize import minimize
 
     pooled = _Pooled(whole)
@@ -283,7 +283,7 @@ def _lbfgs(whole: tw.Problem) -> Course:
     return pooled.course()
 
 
-def _descent(whole: tw.Problem) -> Course:
+def _descent(whole: tw.Problem) -> Gaps:
     """Gradient descent with backtracking (Armijo), the step doubled after each success."""
     pooled = _Pooled(whole)
     x, step = pooled.start, 1.0
@@ -324,7 +324,7 @@ OURS: dict[str, tuple[tw.algorithms.Algorithm, dict[str, Any]]] = {
     "pfedme": (tw.algorithms.PFedMe(), {"rounds": FEWER, "seconds": SHORT_SECONDS}),
 }
 """Our methods, each with its defaults, and what `solve` is told besides."""
-BASELINES: dict[str, Callable[[tw.Problem], Course]] = {
+BASELINES: dict[str, Callable[[tw.Problem], Gaps]] = {
     "pooled L-BFGS": _lbfgs,
     "gradient descent": _descent,
     "FedAvg, best of 6 steps": _fedavg,
@@ -369,7 +369,7 @@ def _measured(whole: tw.Problem, name: str) -> Row:
     return row
 
 
-def _row(course: Course) -> Row:
+def _row(course: Gaps) -> Row:
     reached = {f"{level:g}": course.reached(level) for level in LEVELS}
     return {
         "ran": float(course.rounds[-1]),

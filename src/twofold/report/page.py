@@ -16,7 +16,7 @@ from twofold.errors import InputError
 from twofold.plots import median_and_band
 from twofold.report import figures
 from twofold.report.markup import templates
-from twofold.report.runs import Run, differing, read_runs
+from twofold.report.runs import SavedRun, differing, read_runs
 from twofold.report.sheet import REPORT, render, write_page
 from twofold.report.versus import Versus, compare, labels
 from twofold.report.words import METRICS, Chapter
@@ -57,7 +57,7 @@ def write(folder: str | os.PathLike[str], name: str = REPORT) -> Path:
     return write_page(folder / name, page(folder, runs))
 
 
-def page(folder: Path, runs: Sequence[Run]) -> str:
+def page(folder: Path, runs: Sequence[SavedRun]) -> str:
     """The page as text."""
     named = labels(runs)
     found = compare(runs)
@@ -98,7 +98,7 @@ def _rows(found: Versus) -> list[tuple[bool, str, list[str]]]:
     return [(row[0].startswith("*"), row[0].lstrip("* "), list(row[1:])) for row in found.table.rows]
 
 
-def _counts(runs: Sequence[Run], statuses: Sequence[str]) -> list[tuple[int, str, str]]:
+def _counts(runs: Sequence[SavedRun], statuses: Sequence[str]) -> list[tuple[int, str, str]]:
     seeds = len(statuses)
     found = [(len(runs), "run" if len(runs) == 1 else "runs", "open")]
     found += [(seeds, "seeds in all", "open")] if seeds > len(runs) else []
@@ -107,7 +107,7 @@ def _counts(runs: Sequence[Run], statuses: Sequence[str]) -> list[tuple[int, str
     return found + [(statuses.count(s), words.get(s, s), style) for s, style in styles.items() if statuses.count(s)]
 
 
-def _caption(runs: Sequence[Run]) -> str:
+def _caption(runs: Sequence[SavedRun]) -> str:
     counts = sorted({len(run.results) for run in runs})
     if counts == [1]:
         return "One seed each."
@@ -118,7 +118,7 @@ def _caption(runs: Sequence[Run]) -> str:
 # --- figures -----------------------------------------------------------------------------------------------------------
 
 
-def _series(run: Run, line: str) -> list[dict[str, Any]]:
+def _series(run: SavedRun, line: str) -> list[dict[str, Any]]:
     """The median curve of a run for each metric, with its band, and the values of every axis it can be drawn against."""
     results = list(run.results)
     metrics = [name for name in results[0].history if name not in SKIPPED and all(name in r.history for r in results)]
@@ -154,7 +154,7 @@ def _list(values: NDArray[np.float64]) -> list[float | None]:
     return [None if not np.isfinite(value) else float(value) for value in values]
 
 
-def _swept(runs: Sequence[Run]) -> tuple[str, list[dict[str, Any]]] | None:
+def _swept(runs: Sequence[SavedRun]) -> tuple[str, list[dict[str, Any]]] | None:
     """The clients' grades against the one number in which the runs differ, with a line for each value of a second key."""
     keys = differing(runs)
     numbers = [key for key in keys if all(_is_number(run.settings.get(key)) for run in runs)]
@@ -164,7 +164,7 @@ def _swept(runs: Sequence[Run]) -> tuple[str, list[dict[str, Any]]] | None:
     if len({run.settings[key] for run in runs}) < 3:
         return None
     other = next((k for k in keys if k != key), None)
-    groups: dict[str, list[Run]] = {}
+    groups: dict[str, list[SavedRun]] = {}
     for run in runs:
         groups.setdefault("" if other is None else f"{other.split('.')[-1]} = {run.settings.get(other)}", []).append(
             run
@@ -203,7 +203,7 @@ def _is_number(value: Any) -> bool:
 # --- every run ---------------------------------------------------------------------------------------------------------
 
 
-def _shown(run: Run, label: str) -> Shown:
+def _shown(run: SavedRun, label: str) -> Shown:
     first = run.results[0]
     told = ", ".join(
         f"{name} = {_short(value)}" for name, value in first.settings.items() if name != "name" and value is not None

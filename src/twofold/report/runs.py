@@ -1,4 +1,4 @@
-"""Read the runs that `twofold run` and `twofold sweep` have written to a folder, each as a `Run`."""
+"""Read the runs that `twofold run` and `twofold sweep` have written to a folder, each as a `SavedRun`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from twofold.errors import InputError
 from twofold.model.files import DOCUMENT
 from twofold.result import RESULT, RESULTS, Result, Results
 
-__all__ = ["ABOUT", "CLIENTS", "CONFIG", "Grades", "Run", "differing", "read_runs"]
+__all__ = ["ABOUT", "CLIENTS", "CONFIG", "Grades", "SavedRun", "differing", "read_runs"]
 
 CONFIG, ABOUT, CLIENTS = "config.toml", "run.json", "clients.csv"
 """The files of a run besides its results: its configuration, facts about it, and every client's grade."""
@@ -49,7 +49,7 @@ class Grades:
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class SavedRun:
     """One configuration that was run: its settings, the results of all its seeds, and its clients' grades.
 
     `name` is its folder, relative to the folder that was read.
@@ -93,14 +93,14 @@ class Run:
                      for name in ("data", "partition", "loss", "objective"))  # fmt: skip
 
 
-def read_runs(*folders: str | os.PathLike[str]) -> list[Run]:
+def read_runs(*folders: str | os.PathLike[str]) -> list[SavedRun]:
     """All runs in these folders and below them, in the order of their names.
 
     >>> import tempfile
     >>> read_runs(tempfile.mkdtemp())
     []
     """
-    found: list[Run] = []
+    found: list[SavedRun] = []
     several = len(folders) > 1
     for given in folders:
         root = Path(given)
@@ -127,7 +127,7 @@ def _is_hidden(place: Path, root: Path) -> bool:
     return any(part.startswith(".") or part == "checkpoints" for part in place.relative_to(root).parts)
 
 
-def _read(folder: Path, name: str) -> Run:
+def _read(folder: Path, name: str) -> SavedRun:
     try:
         if (folder / RESULTS).is_file():
             results = Results.load(folder)
@@ -142,7 +142,7 @@ def _read(folder: Path, name: str) -> Run:
         )
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"The run in {folder} cannot be read ({error}): run it again, or move it away.") from error
-    return Run(name, folder, document, results, _grades(folder, document, about), about)
+    return SavedRun(name, folder, document, results, _grades(folder, document, about), about)
 
 
 def _of_model(folder: Path, results: Results) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def _grades(folder: Path, document: Mapping[str, Any], about: Mapping[str, Any])
     )
 
 
-def differing(runs: Sequence[Run]) -> list[str]:
+def differing(runs: Sequence[SavedRun]) -> list[str]:
     """The keys in which the runs' configurations differ, ignoring seeds and checkpoints."""
     settings = [run.settings for run in runs]
     keys = dict.fromkeys(key for one in settings for key in one)

@@ -13,7 +13,7 @@ from twofold.engines.memory import in_words as size
 from twofold.errors import InputError
 from twofold.evaluate.text import PERCENT, show
 from twofold.exports import Table
-from twofold.report.runs import Run, differing
+from twofold.report.runs import SavedRun, differing
 
 __all__ = ["Versus", "compare", "labels"]
 
@@ -52,7 +52,7 @@ class Versus:
         return self.table.to_html() + "".join(f"<p>{escape(sentence)}</p>" for sentence in self.because)
 
 
-def labels(runs: Sequence[Run]) -> list[str]:
+def labels(runs: Sequence[SavedRun]) -> list[str]:
     """A short, unique label for each run: the settings in which the runs differ, or else their folders.
 
     Keys are shown without their section if that is unambiguous. If the labels would be too long or not unique, folders are used.
@@ -76,7 +76,7 @@ def labels(runs: Sequence[Run]) -> list[str]:
     return named
 
 
-def compare(runs: Sequence[Run]) -> Versus:
+def compare(runs: Sequence[SavedRun]) -> Versus:
     """Put runs side by side, and say which is better.
 
     Runs of the same problem are judged by what they reached: the smallest loss or, if all reached the same certified gap, the fewest
@@ -115,7 +115,7 @@ def compare(runs: Sequence[Run]) -> Versus:
 # --- the table ---------------------------------------------------------------------------------------------------------
 
 
-def _table(runs: Sequence[Run], names: Sequence[str], best: str | None) -> Table:
+def _table(runs: Sequence[SavedRun], names: Sequence[str], best: str | None) -> Table:
     metric = _metric(runs)
     graded = [run.grades for run in runs]
     measure = next((grade.measure for grade in graded if grade is not None), "")
@@ -156,16 +156,16 @@ def _table(runs: Sequence[Run], names: Sequence[str], best: str | None) -> Table
     return Table("", head, rows, left=("ended",), columns=columns, notes=notes)
 
 
-def _metric(runs: Sequence[Run]) -> str | None:
+def _metric(runs: Sequence[SavedRun]) -> str | None:
     return next((name for name in METRICS if all(name in r.history for run in runs for r in run.results)), None)
 
 
-def _last(run: Run, metric: str) -> NDArray[np.float64] | None:
+def _last(run: SavedRun, metric: str) -> NDArray[np.float64] | None:
     values = np.array([r.history[metric][-1] for r in run.results if len(r.history[metric])], np.float64)
     return values if len(values) == len(run.results) else None
 
 
-def _ended(run: Run) -> str:
+def _ended(run: SavedRun) -> str:
     found = [r.status for r in run.results]
     if len(set(found)) == 1:
         return found[0]
@@ -187,7 +187,7 @@ def _plain(value: Any) -> str:
 # --- which is better ---------------------------------------------------------------------------------------------------
 
 
-def _judge(runs: Sequence[Run], names: Sequence[str]) -> tuple[str | None, list[str]]:
+def _judge(runs: Sequence[SavedRun], names: Sequence[str]) -> tuple[str | None, list[str]]:
     if len(runs) == 1:
         return None, ["One run: there is nothing to compare it with."]
     broken = [name for run, name in zip(runs, names, strict=True) if any(r.status == "diverged" for r in run.results)]
@@ -205,7 +205,7 @@ def _judge(runs: Sequence[Run], names: Sequence[str]) -> tuple[str | None, list[
     return best, [*told, *because]
 
 
-def _unsure(runs: Sequence[Run]) -> str | None:
+def _unsure(runs: Sequence[SavedRun]) -> str | None:
     """Why it is unknown whether these runs solve the same problem; None if it is known."""
     sources = {run.told_by for run in runs}
     if None in sources:
@@ -229,7 +229,7 @@ def _unsure(runs: Sequence[Run]) -> str | None:
     return None
 
 
-def _by_optimisation(runs: Sequence[tuple[Run, str]]) -> tuple[str | None, list[str]]:
+def _by_optimisation(runs: Sequence[tuple[SavedRun, str]]) -> tuple[str | None, list[str]]:
     """Judge runs of one problem, by several methods or settings of a method."""
     tolerances = {run.settings.get("stop.tol") for run, _ in runs}
     if tolerances != {None} and len(tolerances) == 1 and all(
@@ -271,7 +271,7 @@ def _chance(best: NDArray[np.float64], other: NDArray[np.float64], name: str) ->
     return f"A seed of the best is below a seed of {name} in {share:.0%} of all pairs."
 
 
-def _by_grades(runs: Sequence[tuple[Run, str]]) -> tuple[str | None, list[str]]:
+def _by_grades(runs: Sequence[tuple[SavedRun, str]]) -> tuple[str | None, list[str]]:
     """Judge runs of several problems, whose losses cannot be compared, by their clients' grades."""
     grades = [run.grades for run, _ in runs]
     if any(grade is None for grade in grades) or len({grade.measure for grade in grades if grade}) > 1:

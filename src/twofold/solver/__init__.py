@@ -151,7 +151,7 @@ def solve(
     called = (callbacks,) if callable(callbacks) else tuple(callbacks)
     options = Options(
         budget=_budget(algorithm, rounds, iterations, seconds, target, tol, every),
-        record=record, engine=engine, start=_start(start),
+        record=record, engine=engine, start=None if start is None else _start(start),
         constants=constants, progress=progress, chunk=chunk, state=state, participation=participation,
         checkpoint=checkpoint, checkpoint_every=checkpoint_every, callbacks=called, cost=cost,
         test=test, validation=validation, patience=patience,
@@ -183,12 +183,10 @@ def _budget(
     return Budget(LONG, every=every, relative=1e-8 if jnp.result_type(float).itemsize > 4 else 1e-4)
 
 
-def _start(start: object) -> tuple[Pytree, Pytree] | None:
-    """The pair (w, beta) to begin from, or None."""
+def _start(start: object) -> tuple[Pytree, Pytree]:
+    """The pair (w, beta) to begin from."""
     if isinstance(start, Results):
         raise KindError(f"start=Results holds {len(start)} runs: begin from one of them, as in start=results[0].")
-    if start is None:
-        return None
     if hasattr(start, "w") and hasattr(start, "beta"):  # a Result or a Model
         return cast(Result, start).w, cast(Result, start).beta
     kind, parts = type(start).__name__, cast(tuple[Pytree, ...], start) if isinstance(start, tuple) else ()

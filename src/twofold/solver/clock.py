@@ -55,7 +55,8 @@ class Clock:
         since = self.now()
         while done < count:
             stop = self._stop(records + 1, done, count) if engine.slots and engine.buffers else count
-            snapshots = engine.advance(k + done, stop - done, slots[done:stop], _part(factors, done, stop))
+            mine = None if factors is None else _part(factors, done, stop)
+            snapshots = engine.advance(k + done, stop - done, slots[done:stop], mine)
             engine.wait()
             now = self.now()
             seconds[done:stop] = np.linspace(since, now, stop - done + 1)[1:]
@@ -71,9 +72,9 @@ class Clock:
         return int(near[-1]) if len(near) else int(after[0]) if len(after) else count
 
 
-def _part(factors: Factors | None, done: int, stop: int) -> Factors | None:
+def _part(factors: Factors, done: int, stop: int) -> Factors:
     """Some iterations' factors, followed by zeros: of another length they would be another program."""
-    if factors is None or stop - done == len(factors):
+    if stop - done == len(factors):
         return factors
     part = np.zeros_like(factors)
     part[: stop - done] = factors[done:stop]

@@ -88,7 +88,7 @@ def complete(
         raise InputError(
             f"{algorithm.name} works in the user's own variables only: leave out precondition={problem.precondition!r}."
         )
-    if not algorithm.carries_state and tree.has_running(problem.host_start):
+    if tree.has_running(problem.host_start) and not algorithm.carries_state:
         raise InputError(
             f"The net updates numbers by itself while it trains, as BatchNorm does, and {algorithm.name} would leave them where they "
             'began: take a method with a learning rate, such as tw.methods.fedper(model, head="…") or LSGD(lr=0.005).'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from twofold.tables.alike import difference
-from twofold.tables.columns import Table, Values, read
+from twofold.tables.columns import Columns, Values, read
 from twofold.tables.schema import Column, Schema, Standardize
 
-__all__ = ["Column", "Schema", "Standardize", "Table", "Values", "difference", "read"]
+__all__ = ["Column", "Columns", "Schema", "Standardize", "Values", "difference", "read"]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from twofold.errors import InputError, KindError, choose_from
 from twofold.extras import require
 
-__all__ = ["Kind", "Level", "Table", "Values", "is_frame", "plain", "read"]
+__all__ = ["Columns", "Kind", "Level", "Values", "is_frame", "plain", "read"]
 
 Kind: TypeAlias = Literal["number", "boolean", "category"]
 """The kind of a column: numbers, true or false, or one of several levels (strings and categories)."""
@@ -42,7 +42,7 @@ class Values(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Table:
+class Columns:
     """The columns of a data frame by name, each read on demand.
 
     >>> table = read({"city": ["Oslo", "Rome"], "age": [30, 40]})
@@ -89,14 +89,14 @@ def is_frame(thing: object) -> bool:
     )
 
 
-def read(frame: Any) -> Table:
+def read(frame: Any) -> Columns:
     """Read a pandas or Polars data frame, an Arrow table, anything else that narwhals or Arrow can read, or a dict.
 
     >>> import pandas as pd
     >>> read(pd.DataFrame({"smoker": [True, False]})).column("smoker").kind
     'boolean'
     """
-    if isinstance(frame, Table):
+    if isinstance(frame, Columns):
         return frame
     if isinstance(frame, Mapping) and is_frame(cast(object, frame)):
         return _of_mapping(cast(Mapping[Any, Any], frame))
@@ -120,10 +120,10 @@ def read(frame: Any) -> Table:
     def fetch(name: Any) -> Values:
         return _of_series(nw, name, whole.get_column(name))
 
-    return Table(tuple(whole.columns), len(whole), fetch)
+    return Columns(tuple(whole.columns), len(whole), fetch)
 
 
-def _of_mapping(columns: Mapping[Any, Any]) -> Table:
+def _of_mapping(columns: Mapping[Any, Any]) -> Columns:
     arrays = {name: _array(column) for name, column in columns.items()}
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
@@ -136,7 +136,7 @@ def _of_mapping(columns: Mapping[Any, Any]) -> Table:
             raise InputError(f"Column {name!r} must hold one value per row, found shape {array.shape}.")
         return _of_array(name, array)
 
-    return Table(tuple(arrays), rows, fetch)
+    return Columns(tuple(arrays), rows, fetch)
 
 
 def _array(column: Any) -> NDArray[Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twofold.errors import InputError
-from twofold.tables.columns import Kind, Level, Table, Values, plain, read
+from twofold.tables.columns import Columns, Kind, Level, Values, plain, read
 
 __all__ = ["Column", "Labels", "Missing", "Moments", "Schema", "Standardize", "class_of"]
 
@@ -122,7 +122,7 @@ class Schema:
         read_columns = [(column, table.column(column.name)) for column in self.columns]
         return self._assemble(read_columns, table.rows, self._owners(table, client))
 
-    def _table(self, frame: Any) -> Table:
+    def _table(self, frame: Any) -> Columns:
         if not isinstance(frame, np.ndarray):
             table = read(frame)
             table.check(column.name for column in self.columns)
@@ -133,7 +133,7 @@ class Schema:
             raise InputError(f"An array needs {len(self.columns)} columns ({names}), found shape {array.shape}.")
         return read({column.name: array[:, j] for j, column in enumerate(self.columns)})
 
-    def _owners(self, table: Table, client: str | int | Sequence[Any] | None) -> list[Any] | None:
+    def _owners(self, table: Columns, client: str | int | Sequence[Any] | None) -> list[Any] | None:
         if self.standardize != "per client":
             return None
         if client is None and self.client in table.names:
@@ -277,7 +277,7 @@ class Schema:
 
     @staticmethod
     def fit(
-        table: Table,
+        table: Columns,
         names: Sequence[Any],
         owners: Sequence[Any],
         *,
@@ -325,7 +325,7 @@ def _check(standardize: object, missing: object) -> None:
         raise InputError(f'missing must be "impute" or "refuse", got {missing!r}.')
 
 
-def _read_all(table: Table, names: Sequence[Any]) -> tuple[list[tuple[Any, Values]], list[str]]:
+def _read_all(table: Columns, names: Sequence[Any]) -> tuple[list[tuple[Any, Values]], list[str]]:
     """Every column that can be read, and a message for each that cannot."""
     table.check(names)
     found: list[tuple[Any, Values]] = []

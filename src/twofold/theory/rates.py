@@ -27,7 +27,7 @@ from twofold.theory.stepsizes import asvrcd_contraction
 from twofold.theory.tight import Batch, variance
 
 __all__ = [
-    "METHODS", "LowerBounds", "Prediction", "Rate", "Table", "asvrcd_contraction", "chain_rounds", "initial_error",
+    "METHODS", "LowerBounds", "Prediction", "Rate", "RateTable", "Table", "asvrcd_contraction", "chain_rounds", "initial_error",
     "lower_bounds", "predict", "predict_acd", "predict_anchored", "table1", "table2",
 ]  # fmt: skip
 
@@ -424,10 +424,10 @@ def chain_rounds(kappa: float, eps: float) -> float:
 
 
 @dataclass(frozen=True)
-class Table:
+class RateTable:
     """A small table of numbers with a name for each row and column; printing it aligns the columns.
 
-    >>> print(Table("needs", ("rounds", "∇β"), {"acd": (120.0, 340.5)}))
+    >>> print(RateTable("needs", ("rounds", "∇β"), {"acd": (120.0, 340.5)}))
     needs
          rounds  ∇β
     acd  120     340.5
@@ -449,6 +449,10 @@ class Table:
         return "\n".join([self.title, *body])
 
 
+Table = RateTable
+"""Its name in `twofold.theory`."""
+
+
 def _text(value: Any) -> str:
     if isinstance(value, str):
         return value
@@ -467,7 +471,7 @@ def table1(
     zeta2: float = 0.0,
     M: int = 1,
     initial: float = 1.0,
-) -> Table:
+) -> RateTable:
     """Table 1 of the paper for given constants: what each method needs to reach ε, and the lower bounds of Theorem lb.
 
     The arguments are those of `predict`, where `sigma2` means E‖G(x*)‖² for SCD and σ² for LSGD.
@@ -487,7 +491,7 @@ def table1(
         bound = lower_bounds(c, n, eps)
         rows["lower bound"] = (None, bound.rounds, bound.grad_w, bound.grad_beta, 1.0, "‖x − x*‖²", "order")
     columns = ("iterations", "rounds", "grad_w", "grad_beta", "rows_per_gradient", "criterion", "certainty")
-    return Table(f"To reach {eps:g} from {initial:g} (n = {n:g})", columns, rows)
+    return RateTable(f"To reach {eps:g} from {initial:g} (n = {n:g})", columns, rows)
 
 
 TABLE2_COLUMNS = ("rounds", "full_grad_w", "full_grad_beta", "row_grad_w", "row_grad_beta", "condition_holds")
@@ -504,7 +508,7 @@ def table2(
     alpha: ArrayLike | None = None,
     n: float = 1,
     eps: float | None = None,
-) -> Table:
+) -> RateTable:
     """A row of Table 2 of the paper from μ', L', 𝓛': what ACD (rounds, full gradients) and ASVRCD (rows) need.
 
     Constants are ignored as there, and so is log(1/ε) unless `eps` is given, which multiplies everything by it.
@@ -561,4 +565,4 @@ def table2(
         return None if ratio is None else 0.0 if ratio == 0 else (n + math.sqrt(n * ratio)) * digits
 
     row = (full(w[0]), full(w[0]), full(beta[0]), single(w[1]), single(beta[1]), "yes" if holds else "no")
-    return Table(f"{objective}, up to a constant factor (n = {n:g})", TABLE2_COLUMNS, {objective: row})
+    return RateTable(f"{objective}, up to a constant factor (n = {n:g})", TABLE2_COLUMNS, {objective: row})

@@ -22,7 +22,7 @@ from twofold import randomness, tree
 from twofold.algorithms import Profile
 from twofold.algorithms.base import Algorithm
 from twofold.clients import Clients
-from twofold.engines.loop import Layout, State, client_streams, first_state, report, step
+from twofold.engines.loop import Layout, State, client_streams, first_state, iteration, report, step
 from twofold.engines.schedule import footprint
 from twofold.objectives.base import Objective
 from twofold.oracle import Member, Program
@@ -227,7 +227,6 @@ def _fit(
     calm: tuple[float, int],
 ) -> Fitted:  # fmt: skip
     """Every fold's fit: where it ended, its rounds, and the loss and the grade of the rows that it held out."""
-    sizes = tuple(len(stack.count) for stack in stacks)
 
     def of_fold(fold: jax.Array, weights: Buckets, owns: tuple[Pytree, ...], start: Point) -> Fitted:
         mine = tuple(
@@ -237,7 +236,7 @@ def _fit(
         streams = client_streams(randomness.root(0), tuple(stack.position for stack in mine))
 
         def value(state: State) -> jax.Array:
-            here = report(algorithm, state, sizes)
+            here = report(algorithm, state, program.sizes)
             return program.mean(program.values(here.w, here.parts))
 
         def going(carry: Search) -> jax.Array:
@@ -246,15 +245,15 @@ def _fit(
 
         def once(carry: Search) -> Search:
             k, state, before, calm_for = carry
-            state = step(algorithm, program, Layout(), state, algorithm.plan(streams.common, k), streams.own, k)
-            now = value(state)
-            quiet = before - now <= calm[0] * jnp.abs(now)
-            return k + 1, state, now, jnp.where(quiet, calm_for + 1, 0)
+            state = step(algorithm, program, Layout(), *iteration(algorithm, program, streams, k, state))
+            after = value(state)
+            quiet = before - after <= calm[0] * jnp.abs(after)
+            return k + 1, state, after, jnp.where(quiet, calm_for + 1, 0)
 
         state = first_state(algorithm, program, *program.inward(start.w, start.parts))
         carry = (jnp.int32(0), state, jnp.asarray(jnp.inf, jnp.result_type(float)), jnp.int32(0))
         k, state, _, _ = jax.lax.while_loop(going, once, carry)
-        here = report(algorithm, state, sizes)
+        here = report(algorithm, state, program.sizes)
         end = Point(*program.outward(here.w, here.parts))
         graded = [
             _held_out(outer, stack, end.w, part, h == fold)

@@ -1,4 +1,6 @@
 """How much memory a net's gradient takes besides its parameters: the arrays that are alive at once in its program."""
+# JAX leaves what is inside a traced program untyped.
+# pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
@@ -10,8 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from twofold.losses import Rows
-from twofold.problem import Problem
+from twofold.losses.base import Rows
 from twofold.tree import Pytree
 
 __all__ = ["activations", "most_alive"]
@@ -22,22 +23,19 @@ CALLS = ("jit", "pjit", "closed_call", "checkpoint", "remat2", "custom_jvp_call"
 """Primitives that only hold another program, which XLA writes out in place."""
 
 
-def activations(problem: Problem, batch: int | None) -> int:
-    """Bytes that the gradient of a net takes on one batch, its result included.
+def activations(loss: Any, params: Pytree, x: Pytree, y: Pytree, rows: int) -> int:
+    """Bytes that the gradient of a net takes on some rows of a client, its result included.
 
     >>> import jax.numpy as jnp, numpy as np, twofold as tw
-    >>> clients = tw.Clients.from_list([(np.eye(2), [0, 1])])
     >>> loss = tw.losses.net(
     ...     (lambda key, x: (jnp.zeros((2, 2)), ()), lambda params, state, x, key, train: (x @ params, state))
     ... )
-    >>> activations(tw.Problem(tw.objectives.local(loss), clients), batch=1) > 0
+    >>> clients = tw.Clients.from_list([(np.eye(2), [0, 1])])
+    >>> activations(loss, loss.init(clients), np.eye(2), np.arange(2), rows=1) > 0
     True
     """
-    loss: Any = problem.objective.loss
-    member = problem.abstract_member
-    rows = member.capacity if batch is None else min(batch, member.capacity)
-    x, y = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype), (member.x, member.y))
-    params = jax.tree.map(lambda leaf: _real(np.shape(leaf)), loss.init(problem.clients))
+    x, y = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype), (x, y))
+    params = jax.tree.map(lambda leaf: _real(np.shape(leaf)), params)
     key = jax.ShapeDtypeStruct((2,), jnp.uint32)
 
     def gradient(params: Pytree, x: Pytree, y: Pytree, weight: jax.Array, key: jax.Array) -> Pytree:
