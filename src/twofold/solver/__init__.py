@@ -141,8 +141,8 @@ def solve(
         refuse_arguments(solve, algorithm, unknown)
     if not isinstance(problem, Problem):
         raise KindError(f"solve needs a Problem (tw.Problem(objective, clients)), got {type(problem).__name__}.")
-    if algorithm != "auto":
-        make(algorithm)  # what is none is refused before anything else is said
+    if not isinstance(algorithm, str | Algorithm):
+        make(algorithm)  # says what to write instead, before anything else is said
     all_seeds = _seeds(seed, seeds)
     called = (callbacks,) if callable(callbacks) else tuple(callbacks)
     options = Options(
