@@ -92,24 +92,21 @@ class ASVRCDTwo(Algorithm):
         (p_w,) = known(self.p_w)
         x_w, x = self._mix(shared), self._mix(private)
         sample, now = oracle.sample(key, drawn(self.batch)), (shared.y, private.y)
+        of_w, of_beta = oracle.gradient_w, oracle.gradient_beta
         difference = branch(
             plan.w,
-            lambda: tree.subtract(
-                oracle.gradient_w(x_w, x, sample), oracle.gradient_w(shared.v_w, private.v_w, sample)
-            ),
+            lambda: tree.subtract(of_w(x_w, x, sample), of_w(shared.v_w, private.v_w, sample)),
             lambda: tree.zeros(x_w),
         )
         own = branch(
             plan.w,
             lambda: tree.zeros(x),
-            lambda: tree.subtract(
-                oracle.gradient_beta(x_w, x, sample), oracle.gradient_beta(shared.v_beta, private.v_beta, sample)
-            ),
+            lambda: tree.subtract(of_beta(x_w, x, sample), of_beta(shared.v_beta, private.v_beta, sample)),
         )
-        sent = branch(plan.refresh_w, lambda: oracle.gradient_w(*now), lambda: tree.zeros(x_w))
+        sent = branch(plan.refresh_w, lambda: of_w(*now), lambda: tree.zeros(x_w))
         y, z = self._step(private, x, estimate(~plan.w, own, private.full, 1 - p_w))
         v_beta, full = branch(
-            plan.refresh_beta, lambda: (private.y, oracle.gradient_beta(*now)), lambda: (private.v_beta, private.full)
+            plan.refresh_beta, lambda: (private.y, of_beta(*now)), lambda: (private.v_beta, private.full)
         )
         return Points(y, z, tree.select(plan.refresh_w, private.y, private.v_w), v_beta, full), Message(
             difference, sent

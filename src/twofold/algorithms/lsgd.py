@@ -86,9 +86,8 @@ class LSGD(Training):
             return self, None
         steps = self.tau if self.epochs is None else self.epochs * int(self._steps_per_epoch(math.ceil(facts.rows)))
         c = facts.constants if self.epochs is None else facts.constants.reshuffled
-        values = stepsizes.lsgd(c, steps, self.batch)
         # Only the average needs μ. Otherwise it stays None, so that theory's step and the user's share a compiled program.
-        return fill(self, {**values, "mu": c.mu} if self.average else values), None
+        return fill(self, stepsizes.lsgd(c, steps, self.batch) | ({"mu": c.mu} if self.average else {})), None
 
     def _steps_per_epoch(self, rows: int | jax.Array) -> int | jax.Array:
         return 1 if self.batch is None else -(-rows // self.batch)

@@ -143,8 +143,8 @@ def solve(
         refuse_arguments(solve, algorithm, unknown)
     if not isinstance(problem, Problem):
         raise KindError(f"solve needs a Problem (tw.Problem(objective, clients)), got {type(problem).__name__}.")
-    if algorithm != "auto":
-        make(algorithm)  # what is none is refused before anything else is said
+    if not isinstance(algorithm, str | Algorithm):
+        make(algorithm)  # says what to write instead, before anything else is said
     if checkpoint is not None or checkpoint_every is not None:
         refuse_settings(checkpoint, checkpoint_every)
     all_seeds = _seeds(seed, seeds)
