@@ -350,7 +350,8 @@ def test_custom_is_a_mean_over_each_clients_own_rows():
     """One value per row will do as well; a function that is no mean over rows is refused."""
     clients = plain.clients("squared")
     with pytest.raises(
-        ValueError, match=r"needs a mean over single rows.*client 0 <lambda> gives .*single rows is .*tw\.losses\.net"
+        ValueError,
+        match=r"needs a mean over single rows.*on 4 rows of clients 0, 1, 2 <lambda> gives .*single rows is .*tw\.losses\.net",
     ):
         tw.Problem(
             tw.objectives.local(losses.custom(lambda p, x, y: jnp.mean((x @ p - y) ** 2) ** 1.5, np.zeros(3))), clients

@@ -173,7 +173,7 @@ def spread(clients: Clients, most: int = 4) -> NDArray[np.int64]:
     """The places of a few rows, far apart in everybody's: one client may have a single row, or rows that are all the same.
 
     >>> import numpy as np, twofold as tw
-    >>> spread(tw.Clients.from_list([(np.eye(1), [0]), (np.eye(9), np.arange(9))])).tolist()
+    >>> spread(tw.Clients.from_list([(np.ones((1, 2)), [0]), (np.ones((9, 2)), np.arange(9))])).tolist()
     [0, 3, 6, 9]
     """
     return np.unique(np.linspace(0, clients.rows - 1, most).astype(np.int64))
