@@ -106,8 +106,7 @@ class LSGD(Training):
     ) -> tuple[Private, Message]:
         """The local steps, from the shared w."""
         if self.is_plain:
-            real = oracle.outward(shared.w, private.beta)
-            w, beta, memory = trained(self, plan, real, private.memory, oracle, key)
+            w, beta, memory = trained(self, plan, oracle.outward(shared.w, private.beta), private.memory, oracle, key)
             w, beta = oracle.inward(w, beta)
             return Private(beta, (), memory), Message(w, ())
 

@@ -77,10 +77,9 @@ class PFedMe(Algorithm):
 
     def complete(self, facts: Facts) -> tuple[PFedMe, str | None]:
         """η = 1/(λR), and the inner step 1/(𝓛'+λ)."""
-        loss = facts.loss
-        if facts.lam is None or loss is None:
+        if facts.lam is None or facts.loss is None:
             raise InputError("pFedMe's steps need λ and the loss's constants: it solves the mixture objective only.")
-        values = stepsizes.pfedme(facts.lam, loss, self.local_rounds)
+        values = stepsizes.pfedme(facts.lam, facts.loss, self.local_rounds)
         return fill(self, {**values, "lam": facts.lam}), None
 
     def init(self, w0: Pytree) -> Pytree:
@@ -138,8 +137,7 @@ class PFedMe(Algorithm):
     def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
         """R·K batches in β; the step on w needs no data."""
         rows = self.local_rounds * size_of_batch(self.batch, rows) if self.epochs is None else rows_of(self, rows)
-        each = jnp.asarray(self.inner_steps * rows)
-        each = jnp.broadcast_to(each, jnp.broadcast_shapes(jnp.shape(plan.k), each.shape))
+        each = jnp.asarray(self.inner_steps * rows) + jnp.zeros_like(plan.k)
         return Evaluations(jnp.zeros_like(each), each)
 
     def model(self, shared: Pytree) -> Pytree:
