@@ -213,11 +213,11 @@ def test_from_frame_refusals():
         Clients.from_frame(frame(), features=["age", "hieght"])
     with refuses("features is empty", "['user', 'y']"):
         Clients.from_frame(frame()[["user", "y"]])
-    with refuses("client 'a'", "column 'height'", "row 1 of the frame", "is inf"):
+    with refuses("client 'a'", "column 'height'", "row 1 of the table", "is inf"):
         Clients.from_frame(frame().assign(height=[1.0, np.inf, 2.0]))
-    with refuses("client 'a'", "column 'y'", "row 1 of the frame", "is missing"):
+    with refuses("client 'a'", "column 'y'", "row 1 of the table", "is missing"):
         Clients.from_frame(frame().assign(y=[1.0, np.nan, 2.0]))
-    with refuses("client 'b'", "column 'y'", "row 2 of the frame", "is -inf"):
+    with refuses("client 'b'", "column 'y'", "row 2 of the table", "is -inf"):
         Clients.from_frame(frame().assign(y=[1.0, 0.0, -np.inf]))
     with refuses("2 columns named 'age'"):
         Clients.from_frame(pd.concat([frame(), frame()[["age"]]], axis=1))

@@ -153,7 +153,8 @@ def test_the_contracts_allow_flwr_in_its_own_engine() -> None:
         ),
         *((f"theory.{numbers}", "problem", "layers") for numbers in ("stepsizes", "rates", "constants")),
         ("theory.stepsizes", "theory.rates", "theory"),
-        *(("data.files", module, "layers") for module in ("clients", "losses", "problem", "solver")),
+        *(("data.files", module, "layers") for module in ("problem", "solver")),
+        *((module, "data.files", "layers") for module in ("clients", "losses")),
     ],
 )
 def test_the_contracts_forbid(importer: str, imported: str, by: str) -> None:

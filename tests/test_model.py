@@ -171,7 +171,7 @@ def test_one_clients_part_holds_nothing_of_the_others(name: str, tmp_path: Path)
             f"{1e9:.0f}"[:-1].encode() + str(people.position(other)).encode() not in content
         )  # its gradients in the ledger
         assert str(alpha).encode() not in content
-    with pytest.raises(KeyError, match=r"no client 'bob'; it has 'cy'"):
+    with pytest.raises(KeyError, match=r"no client 'bob'; it is that of 'cy' alone"):
         mine.predict("bob", X)
 
 

@@ -186,7 +186,7 @@ def test_ledgers_add_up():
     assert_array_equal(total.gradients_beta, [99, 110])
     assert total.as_dict()["gradients_beta"] == [99, 110]
     assert str(ledger(1000)).startswith(
-        "1,000 rounds in 2,000 iterations; per client 5,000 bytes up and 6,000 down; 7,500 ∇w"
+        "1,000 rounds in 2,000 iterations; per client 5,000 bytes up and 6,000 down;\n7,500 ∇w"
     )
 
 

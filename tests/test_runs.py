@@ -145,7 +145,7 @@ def fake(name: str, grades: np.ndarray, losses: list[float], lam: float = 1.0, a
     ]
     found = reading.Grades(tuple(map(str, range(len(grades)))), np.ones(len(grades), int), grades, "accuracy")
     document = {"objective": {"name": "mixture", "lam": lam}, "algorithm": {"name": algorithm}}
-    return reading.Run(name, Path(name), document, tw.Results(results), found, {})
+    return reading.SavedRun(name, Path(name), document, tw.Results(results), found, {})
 
 
 def test_the_better_run_is_found_and_chance_is_not_taken_for_skill() -> None:

@@ -387,7 +387,7 @@ def test_like_settles_what_else_one_would_say():
         Clients.from_frame(ages(), like=Clients.from_list(letters(["a", "b"], 0)))
     with pytest.raises(
         ValueError,
-        match=r"client 'v': the label at row 0 of the frame is 'perhaps', but",
+        match=r"client 'v': the label at row 0 of the table is 'perhaps', but",
     ):
         Clients.from_frame(ages().assign(ill="perhaps"), like=train)
     assert Clients.from_frame(ages().drop(columns="ill"), like=train, target=None).y is None

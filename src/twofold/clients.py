@@ -881,7 +881,7 @@ def _codes_like(schema: Schema, y: PyTree, client: Name | None, owners: Sequence
     for row, label in enumerate(labels):
         if plain(label) not in known:
             whose = who if owners is None else f"client {_name(owners[row])!r}: "
-            where = f"row {row}" if owners is None else f"row {row} of the frame"
+            where = f"row {row}" if owners is None else f"row {row} of the table"
             listed = ", ".join(map(repr, schema.classes))
             raise ClientError(
                 f"{whose}the label at {where} is {plain(label)!r}, but the labels of the clients like= are {listed}"

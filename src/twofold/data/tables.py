@@ -12,7 +12,6 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.clients import read_target
 from twofold.data.dataset import Dataset
 from twofold.errors import InputError, choose_from
 from twofold.extras import require
@@ -59,6 +58,8 @@ def read_csv(
     """
     if len(separator) != 1:
         raise OptionError({"separator": f"it must be one character, got {_quoted(separator)}."})
+    from twofold.clients import read_target  # which needs JAX
+
     path = _existing(path)
     columns = _columns(path, separator)
     _check_names(path, columns, client, target, features)

@@ -71,8 +71,10 @@ class Run:
         self, problem: Problem, algorithm: str | Algorithm, options: Options, seeds: list[int], interrupt: Interrupt
     ) -> None:
         self.options, self.seeds, self.budget, self._interrupt = options, seeds, options.budget, interrupt
-        told, known = None, problem.known_optimum
-        self.is_auto, self._best = algorithm == "auto", None if known is None else known.value
+        told = None
+        self.is_auto = algorithm == "auto"
+        known = None if options.budget.target is None else problem.known_optimum
+        self._best = None if known is None else known.value
         if algorithm == "auto":
             cost, relative = cost_of(options.cost), options.budget.relative or USUAL
             if options.budget.tol is not None:
@@ -206,7 +208,9 @@ class Run:
                 self._advance(tracks, engine, k, stretch)
                 k += stretch.iterations
                 took = self.clock.now() - since
-                self._foretell_time(stretch.iterations, took)
+                if self._goal is not None:
+                    self._foretell_time(self._goal, stretch.iterations, took)
+                    self._goal = None
                 most = int(np.clip(stretch.iterations * STRETCH_SECONDS / max(took, 1e-9), 1, min(4 * most, CAPACITY)))
                 if took < max(QUICK, SHARE * since):
                     patience = min(2 * patience, at_once)
@@ -277,7 +281,8 @@ class Run:
         found = [engine.measure(self.recording.metrics, snapshots, np.array([row], np.int32)) for row in rows]
         points = [engine.fetch(snapshots, 0, row) for row in rows]
         first = found[0][0]
-        self._foretell(dict(first))
+        if self.budget.tol is not None or self.budget.target is not None:
+            self._foretell(dict(first))
         for track in tracks:
             row = min(track.row, len(rows) - 1)  # most often all begin at the same point
             (values, sizes), begun = found[row], points[row]
@@ -288,9 +293,7 @@ class Run:
             self._tell(tracks)
 
     def _foretell(self, first: dict[str, Any]) -> None:
-        """Say beforehand that this budget will not do, where theory knows."""
-        if self.budget.tol is None and self.budget.target is None:
-            return
+        """Say beforehand that this budget will not do for the gap or the value asked for, where theory knows."""
         self.recording.derive(first)
         value, gap = (float(first[name][0]) if name in first else None for name in ("loss", "bound"))
         positive = isinstance(getattr(self.problem.objective, "loss", None), Linear)
@@ -300,10 +303,9 @@ class Run:
         if late is not None:
             self._goal = None  # once is enough
 
-    def _foretell_time(self, k: int, took: float) -> None:
+    def _foretell_time(self, goal: Goal, k: int, took: float) -> None:
         """Say, once the run has shown how fast it is, that its seconds will not do, where theory knows."""
-        goal, self._goal = self._goal, None
-        if goal is None or self.budget.seconds is None:
+        if self.budget.seconds is None:
             return
         self._tell_user(out_of_time(self.problem, self.algorithm, self.options, goal, (k, took)))
 

@@ -344,7 +344,7 @@ def _faults(name: Any, values: Values, rows: int, owners: Sequence[Any]) -> list
         infinite = np.isinf(values.values) & ~values.missing
         if infinite.any():
             row = int(np.argmax(infinite))
-            where = f"client {plain(owners[row])!r}: column {name!r} at row {row} of the frame"
+            where = f"client {plain(owners[row])!r}: column {name!r} at row {row} of the table"
             return [f"{where} is {values.values[row]}, but every value must be finite"]
     if values.missing.all():
         return [f"Column {name!r} has no value at all: leave it out of features."]
