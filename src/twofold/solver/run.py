@@ -208,9 +208,7 @@ class Run:
                 self._advance(tracks, engine, k, stretch)
                 k += stretch.iterations
                 took = self.clock.now() - since
-                if self._goal is not None:
-                    self._foretell_time(self._goal, stretch.iterations, took)
-                    self._goal = None
+                self._foretell_time(stretch.iterations, took)
                 most = int(np.clip(stretch.iterations * STRETCH_SECONDS / max(took, 1e-9), 1, min(4 * most, CAPACITY)))
                 if took < max(QUICK, SHARE * since):
                     patience = min(2 * patience, at_once)
@@ -303,9 +301,10 @@ class Run:
         if late is not None:
             self._goal = None  # once is enough
 
-    def _foretell_time(self, goal: Goal, k: int, took: float) -> None:
+    def _foretell_time(self, k: int, took: float) -> None:
         """Say, once the run has shown how fast it is, that its seconds will not do, where theory knows."""
-        if self.budget.seconds is None:
+        goal, self._goal = self._goal, None
+        if goal is None or self.budget.seconds is None:
             return
         self._tell_user(out_of_time(self.problem, self.algorithm, self.options, goal, (k, took)))
 
