@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 import numpy as np
 from jax import tree_util
@@ -23,6 +23,9 @@ from twofold.errors import InputError, KindError
 from twofold.tables import Columns, Schema, Standardize, Values, read
 from twofold.tables.columns import is_frame, plain
 from twofold.tables.schema import Labels, Missing, class_of
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
 
 __all__ = [
     "Client",
@@ -122,10 +125,10 @@ class Stack(NamedTuple):
 
     x: PyTree
     y: PyTree
-    count: NDArray[np.int32]  # (clients,)  # pyright: ignore[reportIncompatibleMethodOverride]
-    weight: NDArray[np.float64]  # (clients,), relative to all clients: not renormalised over this stack
-    position: NDArray[np.int32]  # (clients,)
-    row_weight: NDArray[np.float64] | None = None  # (clients, rows), averaging one over each client's own rows
+    count: Int[NDArray[np.int32], " clients"]  # pyright: ignore[reportIncompatibleMethodOverride]
+    weight: Float[NDArray[np.float64], " clients"]  # relative to all clients: not renormalised over this stack
+    position: Int[NDArray[np.int32], " clients"]
+    row_weight: Float[NDArray[np.float64], "clients rows"] | None = None  # averaging one over each client's own rows
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -152,10 +155,10 @@ class Clients:
 
     x: PyTree
     y: PyTree
-    counts: NDArray[np.int32]
+    counts: Int[NDArray[np.int32], " clients"]
     names: tuple[Name, ...] = _DEFAULT
-    weights: NDArray[np.float64] = _DEFAULT
-    row_weights: NDArray[np.float64] | None = None
+    weights: Float[NDArray[np.float64], " clients"] = _DEFAULT
+    row_weights: Float[NDArray[np.float64], " all_rows"] | None = None
     schema: Schema | None = None
     unpadded: Clients | None = dataclasses.field(default=None, init=False)
     """The clients that `padded` made larger. What a run costs is counted by their sizes."""
@@ -450,7 +453,7 @@ class Clients:
         return 0 if self.schema is None else self.schema.opening_floats
 
     @cached_property
-    def scales(self) -> NDArray[np.float64] | None:
+    def scales(self) -> Float[NDArray[np.float64], " features"] | None:
         """The root mean square of each feature's nonzero values, over all clients' rows or an even sample of them.
 
         None if x is not a matrix of numbers; nan for a feature that is always zero.
@@ -477,14 +480,14 @@ class Clients:
         return int(self.offsets[-1])
 
     @cached_property
-    def counted(self) -> NDArray[np.int64]:
+    def counted(self) -> Int[NDArray[np.int64], " clients"]:
         """How many rows of each client count: those of weight zero do not, nor do they in the ledger."""
         if self.row_weights is None:
             return self.counts.astype(np.int64)
         return np.add.reduceat(self.row_weights > 0, self.offsets[:-1], dtype=np.int64)
 
     @cached_property
-    def offsets(self) -> NDArray[np.int64]:
+    def offsets(self) -> Int[NDArray[np.int64], " clients+1"]:
         """Where each client's rows start, followed by the total number of rows: shape (M + 1,)."""
         return _frozen(np.concatenate([[0], np.cumsum(self.counts, dtype=np.int64)]))
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, reduce
 from threading import Lock
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,9 @@ from jax.custom_derivatives import SymbolicZero
 
 T = TypeVar("T")
 S = TypeVar("S")
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int, UInt32
 
 __all__ = [
     "Threads", "cores", "device_copy", "devices", "free_memory", "free_on_host", "host", "least_padding", "on_cpu",
@@ -179,7 +182,7 @@ def least_padding() -> int:
     return CPU_PADDING if on_cpu() else GPU_PADDING
 
 
-def uneven_loop(times: jax.Array, body: Callable[[list, jax.Array, T], T], start: T, values: list) -> T:
+def uneven_loop(times: Int[jax.Array, ""], body: Callable[[list, jax.Array, T], T], start: T, values: list) -> T:
     """body(values, times−1, … body(values, 0, start)), for GPUs, where many clients with their own `times` go in step.
 
     Clients that are done only waste memory traffic. So they are put in order, those with the most steps first, and the loop goes
@@ -256,7 +259,9 @@ def wants_flat_products() -> bool:
     return on_cpu()
 
 
-def product(x: jax.Array, weight: jax.Array) -> jax.Array:
+def product(
+    x: Float[jax.Array, "rows features"], weight: Float[jax.Array, " features *classes"]
+) -> Float[jax.Array, " rows *classes"]:
     """x·W.
 
     On CPUs, a few rows of a few features times a vector are written out term by term, and so is the gradient: XLA would make
@@ -301,7 +306,7 @@ _written_out.defjvp(_written_out_jvp, symbolic_zeros=True)
 # --- a sort -----------------------------------------------------------------------------------------------------------
 
 
-def stable_order(words: jax.Array) -> jax.Array:
+def stable_order(words: UInt32[jax.Array, " n"]) -> Int[jax.Array, " n"]:
     """The stable argsort of unsigned 32-bit words.
 
     XLA's CPU code sorts single words four times as fast as words with their places. So where there are few, this sorts words

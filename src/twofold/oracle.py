@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,9 @@ from twofold.sampling import alias_rows
 from twofold.tree import Pytree
 from twofold.variables import Variables
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
 __all__ = ["PRICES", "Draws", "Member", "Oracle", "Price", "Program", "Sample", "weighted_mean"]
 
 
@@ -31,8 +34,8 @@ Entry: TypeAlias = jax.Array
 class Sample(NamedTuple):
     """Some of a client's rows, with their weights in the client's mean."""
 
-    index: jax.Array  # pyright: ignore[reportIncompatibleMethodOverride]  (tuple.index)
-    weight: jax.Array
+    index: Int[jax.Array, " size"]  # pyright: ignore[reportIncompatibleMethodOverride]  (tuple.index)
+    weight: Float[jax.Array, " size"]
     key: jax.Array | None = None  # two words of a random key for dropout and the like; None unless a net is trained
 
 
@@ -165,11 +168,11 @@ class Oracle:
             return Sample(randomness.rows(key, self.count, size), jnp.full((size,), 1.0 / size))
         return _by_importance(key, draws, self.count, size)
 
-    def order(self, key: Key) -> jax.Array:
+    def order(self, key: Key) -> Int[jax.Array, " rows"]:
         """A random order of this client's own rows (padding, if any, comes last)."""
         return randomness.shuffle(key, self.count, self.capacity)
 
-    def slice(self, order: jax.Array, start: Any, size: int) -> Sample:
+    def slice(self, order: Int[jax.Array, " rows"], start: Any, size: int) -> Sample:
         """The batch of rows start … start+size−1 of a shuffled order.
 
         The last batch may be short; it is filled with the first rows, at weight zero. They are real rows, so that a layer that
@@ -210,7 +213,7 @@ class Oracle:
         total = jnp.sum(weight)
         return Sample(index, weight / jnp.where(total > 0, total, 1.0), key)
 
-    def value(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> jax.Array:
+    def value(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> Float[jax.Array, ""]:
         """f_m at the real parameters that w̃ and β̃_m stand for."""
         real = self.variables.w(w), self.variables.beta(beta, self.member.factor)
         return self.objective.value(*real, self.member.rows(sample), self.member.own)
@@ -276,7 +279,7 @@ class Oracle:
         return jax.grad(self.objective.loss.value)(params, self.member.rows(sample))
 
     @_counted(w=0, beta=1, each="beta")
-    def hessian_beta(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> jax.Array:
+    def hessian_beta(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> Float[jax.Array, "b b"]:
         """p_m ∇²_ββ f_m as a matrix, over the entries of β in `ravel_pytree` order; costs one Hessian product per column."""
         flat, unravel = ravel_pytree(beta)
         return jax.jacfwd(lambda v: ravel_pytree(self.gradient_beta(w, unravel(v), sample))[0])(flat)
@@ -291,7 +294,9 @@ class Oracle:
         return jax.linearize(lambda at: self.gradient_beta(w, at), beta)[1]
 
     @_counted(w=1, beta=1, each="w")
-    def hessian_w(self, w: Pytree, beta: Pytree, sample: Sample | None = None) -> tuple[jax.Array, jax.Array]:
+    def hessian_w(
+        self, w: Pytree, beta: Pytree, sample: Sample | None = None
+    ) -> tuple[Float[jax.Array, "d d"], Float[jax.Array, "b d"]]:
         """∇²_ww f_m and p_m ∇²_βw f_m: the derivative of `gradients` in w, as matrices with one column per entry of w."""
         flat, unravel = ravel_pytree(w)
 

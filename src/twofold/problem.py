@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from inspect import isfunction
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,9 @@ from twofold.theory.arrow import best_probability
 from twofold.theory.constants import Constants, Sampling
 from twofold.tree import Pytree
 from twofold.variables import Variables
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 __all__ = ["Optimum", "Problem"]
 
@@ -486,7 +489,7 @@ class Problem:
 
     # --- values and gradients -----------------------------------------------------------------------------------------
 
-    def value(self, w: Pytree, beta: Pytree) -> jax.Array:
+    def value(self, w: Pytree, beta: Pytree) -> Float[jax.Array, ""]:
         """F(w, β) at real parameters; β has a leading client axis.
 
         >>> import numpy as np, twofold as tw
@@ -497,7 +500,7 @@ class Problem:
         """
         return _value(*self._at(w, beta))
 
-    def values(self, w: Pytree, beta: Pytree) -> jax.Array:
+    def values(self, w: Pytree, beta: Pytree) -> Float[jax.Array, " clients"]:
         """f_m(w, β_m) of every client.
 
         >>> import numpy as np, twofold as tw
@@ -546,7 +549,7 @@ class Problem:
         """
         return self.join(_gradient_beta(*self._at(w, beta), *_sampling(key, batch)))
 
-    def gradient_norm_squared(self, w: Pytree, beta: Pytree) -> jax.Array:
+    def gradient_norm_squared(self, w: Pytree, beta: Pytree) -> Float[jax.Array, ""]:
         """‖∇F‖² in the scaled space: what the gap certificate ‖∇F‖²/(2μ) needs.
 
         >>> import numpy as np, twofold as tw

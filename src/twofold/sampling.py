@@ -10,7 +10,7 @@ and must be added once, with weight one.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from twofold import randomness
 from twofold.errors import InputError
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int, UInt32
 
 __all__ = ["FLOOR", "AliasTable", "alias_rows", "alias_table", "importance", "row_noise", "row_weights"]
 
@@ -29,11 +32,11 @@ FLOOR = 1e-6
 class AliasTable(NamedTuple):
     """For each bucket, the probability of its own row in units of 2⁻³², and the row that it gives otherwise."""
 
-    probability: NDArray[np.uint32]
-    alias: NDArray[np.int32]
+    probability: UInt32[NDArray[np.uint32], "*clients rows"]
+    alias: Int[NDArray[np.int32], "*clients rows"]
 
 
-def _real(shape: tuple[int, ...], count: ArrayLike) -> NDArray[np.bool_]:
+def _real(shape: tuple[int, ...], count: ArrayLike) -> Bool[NDArray[np.bool_], "*clients rows"]:
     """A mask of a padded stack: True for real rows, False for padding."""
     rows = np.asarray(count)
     if rows.shape != shape[:-1] or np.any(rows < 1) or np.any(rows > shape[-1]):
@@ -41,7 +44,7 @@ def _real(shape: tuple[int, ...], count: ArrayLike) -> NDArray[np.bool_]:
     return np.arange(shape[-1]) < rows[..., None]
 
 
-def importance(smoothness: ArrayLike, count: ArrayLike | None = None) -> NDArray[np.float64]:
+def importance(smoothness: ArrayLike, count: ArrayLike | None = None) -> Float[NDArray[np.float64], "*clients rows"]:
     """The probabilities π_j ∝ V_j of each client's rows, for one client or, with a leading axis, for a padded stack.
 
     A row with V_j = 0 has no data gradient and is never drawn: π_j = 0. Every other V_j is raised to at least `FLOOR` times the
@@ -122,7 +125,9 @@ def alias_table(probabilities: ArrayLike, count: ArrayLike | None = None) -> Ali
     return AliasTable(threshold.astype(np.uint32), np.where(whole, own, alias).astype(np.int32))
 
 
-def row_weights(probabilities: ArrayLike, count: ArrayLike | None = None) -> NDArray[np.float64]:
+def row_weights(
+    probabilities: ArrayLike, count: ArrayLike | None = None
+) -> Float[NDArray[np.float64], "*clients rows"]:
     """1/(n π_j), the weight of row j's data part (divided by b in a batch of b); 0 for a row that is never drawn.
 
     >>> row_weights([0.25, 0.75, 0.0]).round(3).tolist()
@@ -134,7 +139,9 @@ def row_weights(probabilities: ArrayLike, count: ArrayLike | None = None) -> NDA
         return np.where(pi > 0, 1 / (n * np.where(pi > 0, pi, 1.0)), 0.0)
 
 
-def row_noise(smoothness: ArrayLike, probabilities: ArrayLike, count: ArrayLike | None = None) -> NDArray[np.float64]:
+def row_noise(
+    smoothness: ArrayLike, probabilities: ArrayLike, count: ArrayLike | None = None
+) -> Float[NDArray[np.float64], "*clients"]:
     """V_m = max_j V_j/(n π_j), the noise of a client whose rows are drawn with arbitrary probabilities π.
 
     It is the largest V_j for uniform π, and the mean of the V_j for π ∝ V. It also holds for `importance` with its floor, and
@@ -157,12 +164,12 @@ def row_noise(smoothness: ArrayLike, probabilities: ArrayLike, count: ArrayLike 
 
 
 def alias_rows(
-    words: jax.Array,
-    probability: ArrayLike | jax.Array,
-    alias: ArrayLike | jax.Array,
-    count: int | jax.Array,
+    words: UInt32[jax.Array, " words"],
+    probability: ArrayLike | UInt32[jax.Array, " rows"],
+    alias: ArrayLike | Int[jax.Array, " rows"],
+    count: int | Int[jax.Array, ""],
     size: int,
-) -> jax.Array:
+) -> Int[jax.Array, " size"]:
     """Draw `size` rows of a client from its alias table and 2·`size` random words, identically in float32 and float64.
 
     Word 2i picks one of `count` buckets, and word 2i + 1 picks the bucket's own row or its alias. So the i-th row depends

@@ -22,6 +22,8 @@ from twofold.theory.constants import LossConstants
 from twofold.tree import Pytree, record, static
 
 if TYPE_CHECKING:
+    from jaxtyping import Float, Shaped
+
     from twofold.curvature.model import BlockCurvature
     from twofold.losses.base import Term
 
@@ -174,7 +176,7 @@ class Linear(Curved):
                 'labels="numbers" in Clients.from_frame if it holds numbers, or take tw.losses.logistic() or softmax(...).'
             )
 
-    def score(self, params: Pytree, x: jax.Array) -> jax.Array:
+    def score(self, params: Pytree, x: Float[jax.Array, "rows features"]) -> Float[jax.Array, " rows *classes"]:
         """x·W + b: one score per row, or one per row and class."""
         product = kernels.product(x, params["weight"] if self.intercept else params)
         return product + params["bias"][None] if self.intercept else product
@@ -189,29 +191,33 @@ class Linear(Curved):
 
         return model.of_terms(self, clients, terms)
 
-    def ridge(self, params: Pytree) -> jax.Array:
+    def ridge(self, params: Pytree) -> Float[jax.Array, ""]:
         """(l2/2)‖params‖²."""
         return 0.5 * self.l2 * tree.squared_norm(params)
 
-    def value(self, params: Pytree, rows: Rows) -> jax.Array:
+    def value(self, params: Pytree, rows: Rows) -> Float[jax.Array, ""]:
         """The mean loss over the rows plus the ridge."""
         return rows.mean(self.row_losses(params, rows.x, rows.y)) + self.ridge(params)
 
-    def row_losses(self, params: Pytree, x: jax.Array, y: jax.Array) -> jax.Array:
+    def row_losses(
+        self, params: Pytree, x: Float[jax.Array, "rows features"], y: Shaped[jax.Array, " rows"]
+    ) -> Float[jax.Array, " rows"]:
         """The loss of each row, without the ridge."""
         return self.link.loss(self.score(params, x), y)
 
-    def predict(self, params: Pytree, x: jax.Array) -> jax.Array:
+    def predict(self, params: Pytree, x: Float[jax.Array, "rows features"]) -> Shaped[jax.Array, " rows"]:
         """The class (or the real value) that the parameters give each row."""
         return self.link.decide(self.score(params, x))
 
-    def grade(self, params: Pytree, x: jax.Array, y: jax.Array) -> jax.Array:
+    def grade(
+        self, params: Pytree, x: Float[jax.Array, "rows features"], y: Shaped[jax.Array, " rows"]
+    ) -> Float[jax.Array, " rows"]:
         """One number per row, larger is better: 1 or 0 for right or wrong, or minus the squared error."""
         return self.link.grade(self.score(params, x), y)
 
     # The methods below run on the host in NumPy, so that no number of rows needs a compilation of its own.
 
-    def scores(self, params: Pytree, x: NDArray[Any]) -> NDArray[Any]:
+    def scores(self, params: Pytree, x: Float[NDArray[Any], "rows features"]) -> Float[NDArray[Any], " rows *classes"]:
         """x·W + b in NumPy: one score per row, or one per row and class."""
         weight = np.asarray(params["weight"] if self.intercept else params)
         if np.ndim(x) != 2 or np.shape(x)[1] != weight.shape[0]:
@@ -219,13 +225,13 @@ class Linear(Curved):
         score = np.asarray(x) @ weight
         return score + np.asarray(params["bias"]) if self.intercept else score
 
-    def decide(self, scores: NDArray[Any]) -> NDArray[Any]:
+    def decide(self, scores: Float[NDArray[Any], " rows *classes"]) -> Shaped[NDArray[Any], " rows"]:
         """The class, or the real value, that scores stand for."""
         if self.link.labels is None:
             return scores
         return (scores > 0).astype(np.int64) if self.link.outputs is None else np.argmax(scores, axis=1)
 
-    def probabilities(self, scores: NDArray[Any]) -> NDArray[Any]:
+    def probabilities(self, scores: Float[NDArray[Any], " rows *classes"]) -> Float[NDArray[Any], "rows classes"]:
         """The probability of every class, one line per row; raises for real targets."""
         if self.link.labels is None:
             raise InputError(
@@ -233,7 +239,7 @@ class Linear(Curved):
             )
         return probabilities(scores)
 
-    def predictions(self, params: Pytree, x: NDArray[Any]) -> NDArray[Any]:
+    def predictions(self, params: Pytree, x: Float[NDArray[Any], "rows features"]) -> Shaped[NDArray[Any], " rows"]:
         """The class (or the real value) that the parameters give each row."""
         return self.decide(self.scores(params, x))
 
@@ -277,7 +283,7 @@ class ByClass:
 
     loss: Linear
 
-    def value(self, params: Pytree, rows: Rows) -> jax.Array:
+    def value(self, params: Pytree, rows: Rows) -> Float[jax.Array, ""]:
         """The mean loss over the rows plus the ridge."""
         weight = params["weight"] if self.loss.intercept else params
         score = weight @ rows.x.T

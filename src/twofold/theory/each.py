@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twofold.theory.constants import Constants
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 __all__ = ["EachClient", "common"]
 
@@ -26,12 +29,12 @@ class EachClient(NamedTuple):
     ([3.0, 3.0], [4.0, 4.0])
     """
 
-    weights: Array
-    mu: Array
-    L: Array
-    L_w: Array
-    L_beta: Array
-    mu_beta: Array
+    weights: Float[Array, " clients"]
+    mu: Float[Array, " clients"]
+    L: Float[Array, " clients"]
+    L_w: Float[Array, " clients"]
+    L_beta: Float[Array, " clients"]
+    mu_beta: Float[Array, " clients"]
 
 
 def common(c: Constants, weights: ArrayLike) -> EachClient:
