@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -26,7 +28,7 @@ import numpy as np
 import twofold as tw
 from twofold.tune import curvature_of
 from twofold.tune.choice import Judge
-from twofold.tune.path import Path
+from twofold.tune.path import Path as StrengthPath
 
 FAR = 1e6
 GOAL = 3
@@ -97,7 +99,7 @@ def judge(name: str, fine: int) -> None:
     size, M = curvature_of(loss, train), len(clients)
     base = tw.objectives.mixture(loss, lam=np.ones(M))
     with jax.enable_x64(True):
-        path = Path(base, train, np.where(test, 0, 1).astype(np.int32), 1)
+        path = StrengthPath(base, train, np.where(test, 0, 1).astype(np.int32), 1)
 
         def graded(lam: Any) -> np.ndarray:
             return path.fit(dataclasses.replace(base, lam=np.broadcast_to(lam, (M,)).copy())).loss
@@ -131,8 +133,8 @@ ONE = "tw.solve(tw.Problem(tw.objectives.mixture(loss, lam=0.1), clients))"
 TEN = "tw.tune(tw.objectives.mixture(loss, lam=0.1), clients)"
 
 
-def times() -> None:
-    folder = str(__file__).rsplit("/", 1)[0]
+def times() -> list[dict[str, Any]]:
+    folder, found = str(__file__).rsplit("/", 1)[0], []
     for loss in ("squared", "logistic"):
         cold, warm = [], []
         for what in (ONE, TEN):
@@ -147,15 +149,20 @@ def times() -> None:
                 f"{GOAL}: {'reached' if ten <= GOAL * one else 'missed'})",
                 flush=True,
             )
+            found.append({"loss": loss, "when": when, "ratio": ten / one, "goal": GOAL})
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(["time", *PROBLEMS]))
     parser.add_argument("--fine", type=int, default=41)
+    parser.add_argument("--json", type=Path, help='also write the ratios of "time" here')
     chosen = parser.parse_args()
     for name in chosen.only.split(","):
-        times() if name == "time" else judge(name, chosen.fine)
+        found = times() if name == "time" else judge(name, chosen.fine)
+        if name == "time" and chosen.json:
+            chosen.json.write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

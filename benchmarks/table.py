@@ -1,7 +1,7 @@
 """Every goal of speed and scale in one table; what `make bench` prints.
 
     python benchmarks/table.py [--out docs] [--only mx2,seeds,peers,scale,...]
-                               [--torch-python PATH] ... [--gpu-json FILE ...] [--against-json FILE]
+                               [--torch-python PATH] ... [--gpu-json FILE ...] [--against-json FILE] [--nets-json FILE]
 
 Every row is a whole run as users make it (`tw.solve`, with theory's coins). This runs the other scripts of this folder one after
 the other, nothing beside them, and writes DIR/performance.json and DIR/performance.md. A part that cannot be run here (no
@@ -96,6 +96,37 @@ def peers(arguments: argparse.Namespace) -> list[dict]:
             )
         )
     return out
+
+
+def nets(arguments: argparse.Namespace) -> list[dict]:
+    """Gradient steps of PFLlib's CNN on one core."""
+    if arguments.nets_json:
+        found = json.loads(arguments.nets_json.read_text())
+    elif arguments.torch_python:
+        found = run("nets.py", "--torch-python", arguments.torch_python)
+    else:
+        raise LookupError("no PyTorch to compare with (--torch-python)")
+    out = []
+    for r in found:
+        work = f"a gradient step of PFLlib's CNN by {r['method']}, one core"
+        out.append(row(work, "PyTorch, client after client", r["ratio"], "1.5×", r["ratio"] >= 1.5, "×"))
+    first, memory = max(r["more"] for r in found), max(r["twofold"]["memory"] for r in found)
+    return [
+        *out,
+        row("the first solve of these, at most", "PyTorch's first, CPU seconds more", first, "15 s", first <= 15, "s"),
+        row("the memory of these, at most", "1 GB", memory / 1e9, "1 GB", memory <= 1e9, "GB"),
+    ]
+
+
+def strength(arguments: argparse.Namespace) -> list[dict]:
+    """Ten strengths compared by `tw.tune`, by one fit."""
+    return [
+        row(
+            f"`tw.tune` of ten strengths, 5,900 rows of 42 clients, {r['loss']} loss, {r['when']}", "one fit",
+            r["ratio"], f"{r['goal']}×", r["ratio"] <= r["goal"], "×",
+        )
+        for r in run("strength.py", "--only", "time")
+    ]  # fmt: skip
 
 
 def scale(arguments: argparse.Namespace) -> list[dict]:
@@ -210,6 +241,8 @@ PARTS = {
     "mx2": mx2,
     "seeds": seeds,
     "peers": peers,
+    "nets": nets,
+    "strength": strength,
     "scale": scale,
     "processes": processes,
     "federation": federation,
@@ -222,6 +255,8 @@ COMMANDS = {
     "mx2": "python benchmarks/mx2.py",
     "seeds": "python benchmarks/mx2.py --methods lsgd,ascd,asvrcd,l2sgd_plus,pfedme --every 10",
     "peers": "python benchmarks/peers.py --torch-python … --fedjax-python … --pfl-python …",
+    "nets": "python benchmarks/nets.py --torch-python …",
+    "strength": "python benchmarks/strength.py --only time",
     "scale": "python benchmarks/scale.py",
     "processes": "python benchmarks/processes.py",
     "federation": "python benchmarks/federation.py",
@@ -236,7 +271,13 @@ def told(value: float | None, unit: str) -> str:
     """A figure for people."""
     if value is None:
         return "not installed"
-    return {"×": f"{value:.3g}×", "%": f"{100 * value:.3g} %", "slope": f"{value:.3f}", "s": f"{value:.3g} s"}[unit]
+    return {
+        "×": f"{value:.3g}×",
+        "%": f"{100 * value:.3g} %",
+        "slope": f"{value:.3f}",
+        "s": f"{value:.3g} s",
+        "GB": f"{value:.3g} GB",
+    }[unit]
 
 
 def markdown(parts: dict[str, dict]) -> str:
@@ -270,6 +311,7 @@ def main() -> None:
         parser.add_argument(f"--{peer}-python", metavar="PATH")
     parser.add_argument("--gpu-json", metavar="FILE", type=Path, nargs="+")
     parser.add_argument("--against-json", metavar="FILE", type=Path)
+    parser.add_argument("--nets-json", metavar="FILE", type=Path)
     arguments = parser.parse_args()
     file = arguments.out / "performance.json"
     parts: dict[str, dict] = json.loads(file.read_text()) if file.exists() else {}

@@ -51,6 +51,8 @@ __all__ = [
 ]
 
 TITLE = "All solvers by default on real data"
+CALLS = 3
+"""Calls of `tw.solve` and of pooled L-BFGS, whose wall times are compared; the fastest of each counts."""
 GRADIENTS_ONLY = tw.theory.Cost(round=0.0, byte=0.0, gradient=1e-6)
 """For the comparison of row gradients: nothing else costs anything, and no number of rounds ends a run."""
 WORKERS = 2
@@ -195,10 +197,14 @@ def _course(found: tw.Result, best: float, first: float) -> Gaps:
 def _auto(data: str, objective: str, whole: tw.Problem) -> Row:
     """`tw.solve(problem)`, and what it chooses under each cost model; `call` is the time of a whole call that compiles nothing."""
     tw.solve(whole)
-    fresh = problem(data, objective)
-    since = time.perf_counter()
-    found = tw.solve(fresh)
-    took = time.perf_counter() - since
+
+    def call() -> tuple[float, tw.Problem, tw.Result]:
+        fresh = problem(data, objective)
+        since = time.perf_counter()
+        found = tw.solve(fresh)
+        return time.perf_counter() - since, fresh, found
+
+    took, fresh, found = min((call() for _ in range(CALLS)), key=lambda made: made[0])
     choices = {name: choice(fresh, name) for name in PRESETS}
     row = _row(_course(found, whole.optimum().value, _first_gap(whole)))
     # The steps of these follow from the cost: under another one than the default they are another method.
@@ -276,11 +282,14 @@ class _Pooled:
 def _lbfgs(whole: tw.Problem) -> Gaps:
     from scipy.optimize import minimize
 
-    pooled = _Pooled(whole)
-    with suppress(StopIteration):
-        minimize(pooled, pooled.start, jac=True, method="L-BFGS-B",
-                 options={"maxcor": 10, "maxiter": MOST_ROUNDS, "maxfun": MOST_ROUNDS, "ftol": 0, "gtol": 0})  # fmt: skip
-    return pooled.course()
+    def course() -> Gaps:
+        pooled = _Pooled(whole)
+        with suppress(StopIteration):
+            minimize(pooled, pooled.start, jac=True, method="L-BFGS-B",
+                     options={"maxcor": 10, "maxiter": MOST_ROUNDS, "maxfun": MOST_ROUNDS, "ftol": 0, "gtol": 0})  # fmt: skip
+        return pooled.course()
+
+    return min((course() for _ in range(CALLS)), key=lambda gaps: gaps.seconds[-1])
 
 
 def _descent(whole: tw.Problem) -> Gaps:

@@ -32,8 +32,8 @@ TYPICAL = 2.5
 compared with what is typical. It comes from the twenty problems of docs/realdata.md, as profile's rounds do (`rated_clients`)."""
 USUAL, FINEST, COARSEST = 1e-8, 1e-12, 0.5
 """The part of the initial gap for which a method is chosen where no tolerance is asked for, and the range of it where one is."""
-WORK = 2e10
-"""Operations of all clients together, some seconds here, above which Newton's directions are left to real federations."""
+WORK = 1e9
+"""Operations of all clients together, about a tenth of a second here, above which Newton's directions are left to real federations."""
 UNASKED = Constants(0.0, 0.0, 0.0, 0.0, 0.0)
 """In place of constants that nobody looks at."""
 WORTH = 0.5

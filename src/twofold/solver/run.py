@@ -53,6 +53,8 @@ RARE = 1000
 """The user is warned if a round takes more iterations than this on average."""
 LOOK = 1 << 16
 """Iterations whose coins are looked at before a run is refused because rounds hardly ever come."""
+SURE = 16
+"""Rounds of every seed that tell how often they come; where fewer are seen at first, more iterations are looked at."""
 
 
 class Stretch(NamedTuple):
@@ -116,7 +118,7 @@ class Run:
     def _refuse_endless(self) -> None:
         """Say beforehand that rounds hardly ever come, where a run waits for them."""
         looked, first, rounds = 0, 0.0, 0.0
-        while looked < LOOK and rounds == 0:
+        while looked < LOOK and rounds < SURE:
             looked = LOOK if looked else CAPACITY
             totals = self.schedule.ahead(0, looked).rounds
             # Apart from the first iteration, which often sends and says nothing about the others.
