@@ -58,7 +58,7 @@ def read_csv(
     """
     if len(separator) != 1:
         raise OptionError({"separator": f"it must be one character, got {_quoted(separator)}."})
-    from twofold.clients import read_target  # which needs JAX
+    from twofold.clients.labels import read_target  # which needs JAX
 
     path = _existing(path)
     columns = _columns(path, separator)
