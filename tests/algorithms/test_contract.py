@@ -167,6 +167,8 @@ def broken(name: str, **functions: Any) -> Descent:
         (Growing(), r"^Growing.client: the new private state must be like init_private's, but has the structure .*, not "),
         (Narrow(), r"^Narrow.server: the new shared state must be like init's, but has an array of shape and type "),
         (Branching(), r"^Branching: its functions must be ones that JAX can trace; use jnp.where or control.branch in place"),
+        (broken("NumPys", server=lambda self, plan, shared, mean: np.asarray(shared) - mean.gradient),
+         r"^NumPys: its functions must be ones that JAX can trace; .* and jax.numpy in place of numpy\. The numpy.ndarray conv"),
         (broken("OneCount", evaluations=lambda self, plan, rows: rows),
          r"^OneCount.evaluations must return Evaluations\(w, beta\), .*, got an array of shape \(2,\)\.$"),
         (broken("ThreeCounts", evaluations=lambda self, plan, rows: (rows, rows, rows)),

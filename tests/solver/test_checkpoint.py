@@ -309,7 +309,7 @@ def test_settings_that_cannot_be_meant(
 
 
 def test_a_fingerprint_is_the_same_in_every_process():
-    code = "import twofold as tw, numpy as np; from twofold.solver.checkpoint import fingerprint; " \
+    code = "import twofold as tw, numpy as np; from twofold.solver.identity import fingerprint; " \
         "f = lambda x: x in {'a', 'b', 'c'}; f.__module__ = ''; " \
         "print(fingerprint(tw.objectives.mixture(tw.losses.logistic(l2=0.1), 0.5), np.arange(3.0), {'a': len}, f))"  # fmt: skip
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()

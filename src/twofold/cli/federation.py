@@ -378,29 +378,13 @@ def check(
         behind = "only sums with everybody else's can be read" if agreed.masks else "the coordinator reads them"
         body.append(["gap", f"{numbers_told(agreed.stand_in)} numbers; {behind}", f"every {agreed.record} rounds"])
     behind = (
-        "behind masks: the coordinator reads sums only"
-        if agreed.masks
-        else f"in the open: {REVEALS.get(agreed.objective.name, '')}"
+        "behind masks: the coordinator reads sums only" if agreed.masks else f"in the open: {agreed.objective.reveals}"
     )
     body.append(["messages", behind, f"{agreed.rounds} rounds"])
     title = f"What {as_} would tell ({len(seat.x)} rows, {agreed.width} columns)"
     show(rich_table(title, ["what", "value", "how often"], body))
     _show_digest(agreed)
     show("Nothing was sent.")
-
-
-REVEALS = {
-    "mixture": "one message and w give β",
-    "multitask": "a message mixes ∇f'(w) and β",
-    "traditional": "a message is the gradient of this client's loss",
-    "weight_sharing": "a message is a gradient that depends on β and the rows",
-    "residual": "a message is a gradient that depends on β and the rows",
-    "adaptive": "a message is a gradient that depends on β and the rows",
-    "blended": "a message is a gradient that depends on β, on this client's own α and the rows",
-    "flix": "a message is a gradient that depends on what this client finds alone",
-    "maml": "a message is a gradient that depends on the rows",
-}
-"""What an unmasked message gives away, in a few words; docs/federation.md has more."""
 
 
 @_ends

@@ -139,10 +139,10 @@ def footprint(algorithm: Algorithm, problem: Problem) -> Footprint:
         return _footprint.eval_shape(algorithm, program, *problem.abstract_start)
     except ContractError as broken:  # anew, without what JAX adds about its own frames
         raise ContractError(*broken.args) from None
-    except jax.errors.ConcretizationTypeError as error:
+    except jax.errors.JAXTypeError as error:
         raise ContractError(
             f"{type(algorithm).__name__}: its functions must be ones that JAX can trace; use jnp.where or control.branch in place "
-            f"of if. {str(error).splitlines()[0]}"
+            f"of if, and jax.numpy in place of numpy. {str(error).splitlines()[0]}"
         ) from None
 
 

@@ -40,6 +40,7 @@ class Adaptive(Objective):
     name = "adaptive"
     whole_models = True
     equation = "Λf'(w) + f'((1−α)β + αw)"
+    reveals = "a message is a gradient that depends on β and the rows"
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
         """Zero w and β of the same shape."""

@@ -84,6 +84,8 @@ class Objective:
     personal_needs_rows: ClassVar[bool] = False
     """Whether `personal` needs the client's training rows; an exported model must then store what `personal` returns."""
     equation: ClassVar[str]
+    reveals: ClassVar[str] = "a message may depend on β and on every row"
+    """What one message that is not masked gives away, in a few words; docs/federation.md has more."""
     loss: Loss
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:

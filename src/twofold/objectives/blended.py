@@ -33,6 +33,7 @@ class Blended(Objective):
     name = "blended"
     convex = False
     equation = "Λf'(w) + f'((1−α)v + αw), β = (v, α)"
+    reveals = "a message is a gradient that depends on β, on this client's own α and the rows"
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
         """Two models with the same initial parameters, and the initial α."""

@@ -43,6 +43,7 @@ class Flix(Objective):
     alone: Pytree | None = None
     name = "flix"
     equation = "f'(αw + (1−α)w*)"
+    reveals = "a message is a gradient that depends on what this client finds alone"
 
     def prepare(self, clients: Clients, minimise: Callable[[Objective], tuple[Pytree, Pytree]]) -> Flix:
         """The same objective with all clients' w*_m filled in."""

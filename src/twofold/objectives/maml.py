@@ -39,6 +39,7 @@ class Maml(Objective):
     convex = False
     personal_needs_rows = True
     equation = "f'(w − α∇f'(w))"
+    reveals = "a message is a gradient that depends on the rows"
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
         """The loss's initial parameters, and an empty private part."""

@@ -40,6 +40,7 @@ class Mixture(Objective):
     name = "mixture"
     whole_models = True
     equation = "f'(β) + (λ/2)‖w − β‖²"
+    reveals = "one message and w give β"
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
         """Zero w and β of the same shape."""

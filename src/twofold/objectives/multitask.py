@@ -40,6 +40,7 @@ class Multitask(Objective):
     name = "multitask"
     whole_models = True
     equation = "Λf'(w) + f'(β) + (λ/2)‖w − β‖²"
+    reveals = "a message mixes ∇f'(w) and β"
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
         """Zero w and β of the same shape."""

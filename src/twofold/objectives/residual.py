@@ -47,6 +47,7 @@ class Residual(Objective):
     start: Held | None = static(default=None)
     name = "residual"
     equation = "ℓ(A(w, x) + A(β, x), y)"
+    reveals = "a message is a gradient that depends on β and the rows"
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
         """Zero linear predictors of the chosen columns, or the user's starting points."""

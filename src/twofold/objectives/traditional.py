@@ -30,6 +30,7 @@ class Traditional(Objective):
     name = "traditional"
     whole_models = True
     equation = "f'(w)"
+    reveals = "a message is the gradient of this client's loss"
 
     def init(self, clients: Clients) -> tuple[Pytree, Pytree]:
         """Zero w, and an empty private part."""

@@ -73,6 +73,7 @@ class WeightSharing(Objective):
     layout: _Layout | None = static(default=None)
     name = "weight_sharing"
     equation = "f'([w, β])"
+    reveals = "a message is a gradient that depends on β and the rows"
 
     def bind(self, clients: Clients) -> WeightSharing:
         """Work out which entries of every leaf of the loss's parameters are shared."""

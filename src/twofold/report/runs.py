@@ -25,7 +25,6 @@ CONFIG, ABOUT, CLIENTS = "config.toml", "run.json", "clients.csv"
 """The files of a run besides its results: its configuration, facts about it, and every client's grade."""
 DIGEST = "names and columns"
 """The key of a short hash of the clients' names and columns, used if only the model describes the data."""
-MEASURES = {"logistic": "accuracy", "softmax": "accuracy", "squared": "minus squared error"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +141,7 @@ def _read(folder: Path, name: str) -> SavedRun:
         )
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"The run in {folder} cannot be read ({error}): run it again, or move it away.") from error
-    return SavedRun(name, folder, document, results, _grades(folder, document, about), about)
+    return SavedRun(name, folder, document, results, _grades(folder, about), about)
 
 
 def _of_model(folder: Path, results: Results) -> dict[str, Any]:
@@ -167,7 +166,7 @@ def _of_model(folder: Path, results: Results) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _grades(folder: Path, document: Mapping[str, Any], about: Mapping[str, Any]) -> Grades | None:
+def _grades(folder: Path, about: Mapping[str, Any]) -> Grades | None:
     """Every client's grade, if it was graded."""
     path = folder / CLIENTS
     if not path.is_file():
@@ -176,12 +175,11 @@ def _grades(folder: Path, document: Mapping[str, Any], about: Mapping[str, Any])
         lines = list(csv.DictReader(stream))
     if not lines or "personal" not in lines[0]:
         return None
-    loss = document.get("loss", {}).get("name", "")
     return Grades(
         clients=tuple(line["client"] for line in lines),
         rows=np.array([int(float(line.get("rows") or 0)) for line in lines]),
         personal=np.array([float(line["personal"]) for line in lines]),
-        measure=str(about.get("measure") or MEASURES.get(loss, "grade")),
+        measure=str(about.get("measure") or "grade"),
     )
 
 

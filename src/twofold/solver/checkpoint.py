@@ -6,34 +6,27 @@ algorithm or version is refused, with what differs.
 """
 # What users hand over is looked at, whatever its annotation says.
 # pyright: reportUnnecessaryIsInstance=false
-# safetensors, and what a pytree or a function of the user's is made of, come without types.
-# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# safetensors comes without types.
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import inspect
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
-from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from twofold.clients import Clients
 from twofold.engines.base import Engine, Point
 from twofold.engines.schedule import Course
 from twofold.errors import CheckpointError, InputError
-from twofold.metrics import named
+from twofold.solver.identity import Identity, differences, identity
 from twofold.storage import replace_file
 from twofold.tree import Pytree
 
@@ -41,12 +34,12 @@ if TYPE_CHECKING:
     from twofold.solver.run import Run
     from twofold.solver.track import Track
 
-__all__ = ["Checkpoints", "Keeper", "Saved", "fingerprint", "refuse_settings"]
+__all__ = ["Checkpoints", "Keeper", "Saved", "refuse_settings"]
 
 FORMAT = 3
+"""What is in a checkpoint, and how; another number is refused."""
 KEPT = 2
-PLAIN = (str, bool, int, float, complex, bytes)
-"""Values that are what their text says."""
+"""Checkpoints that are kept: the newest, and the one before it in case that one is damaged."""
 CHECKPOINT_SECONDS = 60.0
 """Seconds between checkpoints, unless `checkpoint_every` is given."""
 
@@ -56,17 +49,6 @@ class Saved(NamedTuple):
 
     arrays: Pytree
     plain: dict[str, Any]
-
-
-class Part(NamedTuple):
-    """A part of a run: its value, if that can be told in a few words, and a mark that is another for every other value."""
-
-    text: str | None
-    mark: str
-
-
-Identity = list[dict[str, Part]]
-"""The parts of a run by name. What differs in one group may be the cause of what differs in a later one."""
 
 
 class Checkpoints:
@@ -119,7 +101,7 @@ class Checkpoints:
                 f"{file} has the format {header.get('format')!r}, and this version of twofold reads {FORMAT}: name another folder."
             )
         for found, mine in zip(header["identity"], self._identity, strict=True):
-            if told := _differences(found, mine):
+            if told := differences(found, mine):
                 raise CheckpointError(
                     f"{file} belongs to another run: {'; '.join(told)}. Name another folder, or delete this one to begin anew."
                 )
@@ -129,7 +111,7 @@ class Keeper:
     """Writes a run's checkpoints when they are due, and puts the run back to where the newest one was taken."""
 
     def __init__(self, run: Run, folder: str | Path, every: int | None) -> None:
-        self._run, self._folder, self._every = run, Checkpoints(folder, _identity(run)), every
+        self._run, self._folder, self._every = run, Checkpoints(folder, identity(run)), every
         self._due = every or 0
         self._last = time.perf_counter()
 
@@ -245,153 +227,3 @@ def refuse_settings(folder: str | Path | None, every: int | None) -> None:
         raise InputError(f"checkpoint_every is a whole number of rounds ≥ 1, got checkpoint_every={every!r}.")
     if folder is None:
         raise InputError(f'checkpoint_every={every} needs a folder to write into: give checkpoint="folder", too.')
-
-
-def _identity(run: Run) -> Identity:
-    """What two runs must have in common for one to continue from the other's checkpoint: causes before their consequences."""
-    from twofold.extras import version
-
-    problem, budget, options = run.problem, run.budget, run.options
-    stop = dataclasses.replace(budget, rounds=1, iterations=None, seconds=None) if len(run.seeds) == 1 else budget
-    metrics, *derived = run.recording
-    return [
-        _parts({"version": version(), "precision": str(jnp.result_type(float))}),
-        {
-            "the data": _of_clients(problem.clients),
-            "test": _of_clients(options.test),
-            "validation": _of_clients(options.validation),
-            "objective": Part(problem.objective.name, type(problem.objective).__qualname__),
-            **_parts(_fields(problem.objective)),
-            **_parts(
-                {name: getattr(problem, name) for name in ("rescale", "feature_dtype", "precondition", "sampling")}
-            ),
-        },
-        {
-            "the start": Part(None, fingerprint(jax.tree.leaves(run.starts[0]))),
-            "algorithm": Part(run.algorithm.name, type(run.algorithm).__qualname__),
-            **_parts(_fields(run.algorithm), "algorithm."),
-            **_parts({"seeds": run.seeds, **_fields(stop), "participation": options.participation}),
-            "what is recorded": Part(None, fingerprint(list(metrics), *derived, named(options.record))),
-        },
-    ]
-
-
-def _fields(record: Any) -> dict[str, object]:
-    """A record's fields and their values."""
-    return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
-
-
-def _parts(values: Mapping[str, object], within: str = "") -> dict[str, Part]:
-    """The parts of a run by name, and those of a record (a loss, say) one by one."""
-    found: dict[str, Part] = {}
-    for name, value in values.items():
-        found[within + name] = Part(_text(value), fingerprint(value))
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            found[within + name] = Part(type(value).__name__, type(value).__qualname__)
-            found |= _parts(_fields(value), f"{within}{name}.")
-    return found
-
-
-def _text(value: object) -> str | None:
-    """A value in a few words, or None."""
-    if isinstance(value, (np.ndarray, np.generic, jax.Array)) and np.ndim(value) == 0:
-        value = np.asarray(value).item()
-    if value is None or isinstance(value, (str, bool, int, float)):
-        return str(value)
-    if isinstance(value, list) and len(str(value)) < 40:
-        return str(value)
-    name = getattr(value, "name", None)  # of a link
-    return name if isinstance(name, str) else None
-
-
-def _differences(found: Mapping[str, Sequence[str | None]], mine: Mapping[str, Part]) -> list[str]:
-    """What differs in two runs, with both values where they can be told."""
-    told: list[str] = []
-    for name, (text, mark) in mine.items():
-        there, other = found.get(name, (None, mark))  # what only one of two objectives has says nothing more
-        if other != mark:
-            both = text is not None and there is not None and text != there
-            told.append(f"{name} = {there} there, {text} here" if both else f"{name} differs")
-    return told
-
-
-def _of_clients(clients: Clients | None) -> Part:
-    if clients is None:
-        return Part(None, "none")
-    weights = [] if clients.row_weights is None else [clients.row_weights]
-    rows = jax.tree.leaves(clients.x), jax.tree.leaves(clients.y), clients.counts
-    return Part(None, fingerprint(*rows, clients.weights, list(clients.names), *weights))
-
-
-def fingerprint(*values: object) -> str:
-    """A short digest of values that is the same in every process.
-
-    A function counts by its name, its code, its defaults and what it refers to: values of an enclosing function, and numbers,
-    strings, arrays and functions of its own module.
-    """
-    digest = hashlib.sha256()
-    for piece in _pieces(values, set()):
-        digest.update(piece)
-    return digest.hexdigest()[:16]
-
-
-def _pieces(value: object, seen: set[int]) -> list[bytes]:
-    """What `value` is made of, as bytes; `seen` are functions that already count, for a function may refer to itself."""
-    if isinstance(value, (np.ndarray, np.generic, jax.Array)):
-        array = np.asarray(value)
-        if array.dtype != object:
-            return [f"{array.dtype}{array.shape}".encode(), np.ascontiguousarray(array).tobytes()]
-        return [repr(array.tolist()).encode()]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        inside = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return [type(value).__qualname__.encode(), *_pieces(inside, seen)]
-    if isinstance(value, Mapping):
-        return [piece for key, inner in value.items() for piece in (repr(key).encode(), *_pieces(inner, seen))]
-    if isinstance(value, (list, tuple)):
-        return [type(value).__name__.encode(), *(piece for inner in value for piece in _pieces(inner, seen))]
-    if isinstance(value, (set, frozenset)):  # whose order differs from process to process
-        return [type(value).__name__.encode(), *sorted(repr(inner).encode() for inner in value)]
-    if callable(value):
-        return _of_callable(value, seen)
-    if isinstance(value, CodeType):
-        return [value.co_code, repr(value.co_names).encode(), *_pieces(value.co_consts, seen)]
-    if value is None or isinstance(value, PLAIN):
-        return [repr(value).encode()]
-    return [type(value).__qualname__.encode()]
-
-
-def _of_callable(value: Callable[..., object], seen: set[int]) -> list[bytes]:
-    """Its name, what a method or a partial is bound to, and the function inside."""
-    if isinstance(value, partial):
-        return _pieces((value.func, value.args, value.keywords), seen)
-    name = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}".encode()
-    function = inspect.unwrap(value)
-    bound = [] if getattr(function, "__self__", None) is None else _pieces(function.__self__, seen)
-    function = getattr(function, "__func__", function)
-    return [name, *bound, *(_of_function(function, seen) if isinstance(function, FunctionType) else [])]
-
-
-def _of_function(function: FunctionType, seen: set[int]) -> list[bytes]:
-    """A function's code, defaults, and what it refers to."""
-    if id(function) in seen:
-        return []
-    seen.add(id(function))
-    code, known = function.__code__, function.__globals__
-    around = {}
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        with suppress(ValueError):  # a name that has no value yet
-            around[name] = cell.cell_contents
-    beside = {name: known[name] for name in sorted(_names(code) & known.keys()) if _counts(known[name], known)}
-    return _pieces((code, function.__defaults__, function.__kwdefaults__, around, beside), seen)
-
-
-def _names(code: CodeType) -> set[str]:
-    """The names that a function, and those defined in it, look up elsewhere."""
-    inside = [_names(each) for each in code.co_consts if isinstance(each, CodeType)]
-    return set(code.co_names).union(*inside)
-
-
-def _counts(value: object, module: dict[str, object]) -> bool:
-    """Whether a global value of a module counts in the fingerprint of its functions: if it is plain, or one of them."""
-    own = isinstance(value, FunctionType) and value.__globals__ is module
-    return own or isinstance(value, (*PLAIN, np.ndarray, np.generic, jax.Array))
