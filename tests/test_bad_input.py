@@ -123,6 +123,8 @@ def test_features_whose_squares_overflow_name_the_client() -> None:
         pytest.raises(tw.errors.InputError, match=r"overflows in float32: .* or compute in float64"),
     ):
         problem(clients(1e40))
+    with jax.enable_x64(False), pytest.raises(tw.errors.InputError, match=r"overflows in float32: .*standardise\.$"):
+        problem(clients(1e200))  # whose squares float64 cannot hold either
 
 
 @pytest.mark.parametrize("rescale", [1e-300, 1e300])

@@ -55,8 +55,8 @@ COMPLETE = (
 )
 # Records that an algorithm passes to itself: its own docstring has the example.
 STATE = {"Anchored", "Message", "Pair", "Plan", "Points", "Private", "Shared", "Triple"}
-# Rooms behind a public one, whose docstrings speak to those who work there: `clients` and `curvature` export what others may
-# use of their own, `algorithms.base` is the contract and `contract` its checks, the searches and Newton steps belong to
+# Rooms behind a public one, whose docstrings speak to those who work there: `clients`, `curvature` and `problem` export what
+# others may use of their own, `algorithms.base` is the contract and `contract` its checks, the searches and Newton steps belong to
 # `algorithms.profile`, and the local steps in `descent` to the methods of `algorithms.training`.
 EXCEPT = {
     "twofold.algorithms.base",
@@ -67,7 +67,7 @@ EXCEPT = {
     "twofold.data.files",  # the network and the disk
     "twofold.tune.path",  # compiled fits and the judge of them: behind `tune`
     "twofold.tune.choice",
-    *(name for name in MODULES if name.startswith(("twofold.clients.", "twofold.curvature."))),
+    *(name for name in MODULES if name.startswith(("twofold.clients.", "twofold.curvature.", "twofold.problem."))),
 }
 
 

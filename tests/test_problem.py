@@ -17,9 +17,9 @@ from scipy import optimize
 import plain
 import twofold as tw
 from twofold import kernels, randomness, reference
-from twofold import problem as module
 from twofold.data import synthetic
 from twofold.oracle import Member, Oracle, Program, Sample
+from twofold.problem import gradients
 from twofold.reference import NotConvexError, minimise
 from twofold.variables import Variables
 
@@ -305,17 +305,17 @@ def flops(which, objective, rows):
 def test_a_w_gradient_does_not_cost_a_beta_gradient():
     """∇_w of the mixture has no data in it: what it costs does not depend on the number of rows."""
     objective = tw.objectives.mixture(tw.losses.logistic(L2), 0.3)
-    assert flops(module._gradient_w, objective, 1000) == flops(module._gradient_w, objective, 10) < 100
-    few, many = (flops(module._gradient_beta, objective, n) for n in (10, 1000))
+    assert flops(gradients.gradient_w, objective, 1000) == flops(gradients.gradient_w, objective, 10) < 100
+    few, many = (flops(gradients.gradient_beta, objective, n) for n in (10, 1000))
     assert many > 50 * few  # so the count does see data where there is some
 
 
 def test_a_beta_gradient_does_not_cost_a_w_gradient():
     """Of the multi-task objective's two losses, each block differentiates its own."""
     one = tw.objectives.multitask(tw.losses.logistic(L2), 0.3, 0.7)
-    alone = flops(module._gradient_beta, tw.objectives.local(tw.losses.logistic(L2)), 1000)
-    assert flops(module._gradient_beta, one, 1000) < 1.1 * alone
-    assert flops(module._gradient_w, one, 1000) < 1.1 * alone
+    alone = flops(gradients.gradient_beta, tw.objectives.local(tw.losses.logistic(L2)), 1000)
+    assert flops(gradients.gradient_beta, one, 1000) < 1.1 * alone
+    assert flops(gradients.gradient_w, one, 1000) < 1.1 * alone
 
 
 # ---- scaling --------------------------------------------------------------------------------------------------------

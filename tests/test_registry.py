@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from typer.testing import CliRunner
 
 import twofold as tw
 from problems import CONFIG
-from twofold import config
+from twofold import config, engines
 from twofold.cli import app
+from twofold.engines import EngineName
+from twofold.solver import AlgorithmName
 
 MODULE = '''
 """A reader's own things."""
@@ -128,3 +131,9 @@ def test_register_refuses_what_it_cannot_place() -> None:
         tw.register("cheese")  # type: ignore[call-overload]
     with pytest.raises(tw.TwofoldError, match=r"subclass of tw\.algorithms\.Algorithm"):
         tw.register("algorithm")(dict)
+
+
+def test_the_names_that_an_editor_offers_are_those_that_there_are() -> None:
+    """A Literal cannot be made of a registry: it is a line of its own, and this says when it is missing."""
+    assert set(get_args(AlgorithmName)) == {"auto", *tw.algorithms.REGISTRY}
+    assert set(get_args(EngineName)) == {*engines.REGISTRY, "flower"}

@@ -41,7 +41,7 @@ SHORT = 1 << 16
 def on_cpu() -> bool:
     """Whether computations run on the host's own cores.
 
-    >>> on_cpu() in (True, False)
+    >>> on_cpu() == (devices()[0].platform == "cpu")
     True
     """
     return jax.default_backend() == "cpu"
@@ -113,7 +113,7 @@ def device_copy(array: np.ndarray) -> jax.Array:
 def works_in_turns() -> bool:
     """Whether a few clients at a time, then the next few, are faster than all in lock step: on CPUs, which work in caches.
 
-    >>> works_in_turns() in (True, False)
+    >>> works_in_turns() is on_cpu()
     True
     """
     return on_cpu()
@@ -131,7 +131,7 @@ def waits_for_the_slowest() -> bool:
 def shares_memory() -> bool:
     """Whether what is "on the host" takes the device's own memory.
 
-    >>> shares_memory() in (True, False)
+    >>> shares_memory() is on_cpu()
     True
     """
     return on_cpu()
@@ -271,10 +271,8 @@ def product(
     >>> product(jnp.eye(2), jnp.array([1.0, 2.0])).tolist()
     [1.0, 2.0]
     """
-    if x.shape[-1] != weight.shape[0]:
-        raise ValueError(
-            f"{x.shape[-1]} features times weights of {weight.shape[0]}"
-        )  # `_written_out` would not notice
+    if x.shape[-1] != weight.shape[0]:  # `_written_out` would not notice
+        raise ValueError(f"{x.shape[-1]} features times weights of {weight.shape[0]}")
     few = weight.ndim == 1 and min(x.shape) > 0 and max(x.shape) <= FEW and on_cpu()
     return _written_out(x, weight) if few else x @ weight
 

@@ -25,7 +25,7 @@ from twofold.variables import Variables
 
 __all__ = [
     "BUILT_IN", "DERIVED", "SUMS", "Additive", "HeldOut", "Metric", "OfHeldOut", "OfProgram", "OfUser", "as_tree", "bound", "evaluate",
-    "gradient_norm", "loss", "named", "resolve", "size", "value_of",
+    "gradient_norm", "loss", "named", "norm_squared", "resolve", "value_of",
 ]  # fmt: skip
 
 ROWS_AT_ONCE = 1 << 13
@@ -82,7 +82,7 @@ def _finish_bound(program: Program, total: tuple[Partial, Pytree], w: Pytree) ->
     return finish(program.proof, total[1], total[0])
 
 
-def size(program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> jax.Array:
+def norm_squared(program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> jax.Array:
     """‖(w, β)‖²: finite exactly when the iterate is."""
     return tree.squared_norm((w, parts))
 
@@ -101,7 +101,7 @@ SUMS: dict[Metric, Additive] = {
     loss: Additive(loss, lambda program, total, w: total),
     gradient_norm: Additive(_gradients, lambda program, total, w: _norm(total, w)),
     bound: Additive(_parts_of_bound, _finish_bound),
-    size: Additive(
+    norm_squared: Additive(
         lambda program, w, parts: tree.squared_norm(parts), lambda program, total, w: total + tree.squared_norm(w)
     ),
 }
@@ -306,11 +306,11 @@ def evaluate(
     block = int(np.clip(ROWS_AT_ONCE // max(rows, 1), 1, min(64, places)))
     padded = np.zeros(-(-places // block) * block, np.int32)
     padded[: len(index)] = index
-    functions = tuple(as_tree(function) for function in (*metrics.values(), size))
+    functions = tuple(as_tree(function) for function in (*metrics.values(), norm_squared))
     blocks = np.int32(-(-len(index) // block))
     values = _evaluate(functions, block, program, snapshots, padded, blocks)
-    *found, sizes = (np.asarray(v)[: len(index)] for v in values)
-    return dict(zip(metrics, found, strict=True)), sizes
+    *found, norms = (np.asarray(v)[: len(index)] for v in values)
+    return dict(zip(metrics, found, strict=True)), norms
 
 
 @partial(jax.jit, static_argnums=1)

@@ -60,9 +60,7 @@ class Member(NamedTuple):
     draws: Draws | None = None  # None: rows are drawn uniformly
     factor: Entry | None = None  # R_m of the change of variables β_m = R_m β̃_m
     proof: ClientFactors | None = None  # the factors for its part of the certificate
-    row_weight: Entry | None = (
-        None  # how much each row counts, averaging one over the client's rows; None: all the same
-    )
+    row_weight: Entry | None = None  # each row's, averaging one over the client's rows; None: all count the same
 
     @property
     def capacity(self) -> int:

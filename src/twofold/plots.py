@@ -511,9 +511,8 @@ def clients(
     low, high = min(g.min() for g in grades), max(g.max() for g in grades)
     pad = 0.04 * max(high - low, 1e-12)
     with matplotlib.rc_context(STYLE):
-        figure = Figure(
-            figsize=(8.2, 1.55 + 0.5 * len(comparison)), layout="constrained"
-        )  # not pyplot: no global state
+        # Not pyplot: no global state.
+        figure = Figure(figsize=(8.2, 1.55 + 0.5 * len(comparison)), layout="constrained")
         axes = figure.add_subplot()
         for i, (row, values) in enumerate(zip(comparison, grades, strict=True)):
             colour = COLOURS[1] if row.name in baselines else COLOURS[0]

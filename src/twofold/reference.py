@@ -309,9 +309,8 @@ def _conjugate_gradients(times: Callable[..., Pytree], right: Pytree, scale: Pyt
         i, x, rest, along, size, smallest, top = state
         image = times(*along)
         bend = dot(along, image)
-        curvature = bend / dot(
-            along, jax.tree.map(jnp.divide, along, scale)
-        )  # relative to the preconditioner, so that curvatures are comparable
+        # Relative to the preconditioner, so that curvatures are comparable.
+        curvature = bend / dot(along, jax.tree.map(jnp.divide, along, scale))
         smallest, top = jnp.minimum(smallest, curvature), jnp.maximum(top, jnp.abs(curvature))
         length = jnp.where(smallest > FLAT * top, size / bend, 0)
         x, rest = add(x, length, along), add(rest, -length, image)
@@ -360,9 +359,8 @@ def _check(blocks: _Blocks, first: float, legs: list[Any], norm: float, w: np.nd
     random = np.random.default_rng(0)
     near = [x * (1 + 1e-14 * random.choice([-1.0, 1.0], x.shape)) for x in (w, beta)]
     (value, *slope), (_, *other) = (blocks.value_and_gradient(*x) for x in ((w, beta), near))
-    noise = blocks.norm(
-        *(b - a for a, b in zip(slope, other, strict=True))
-    )  # how much rounding the point's last digits changes the gradient
+    # How much rounding the point's last digits changes the gradient.
+    noise = blocks.norm(*(b - a for a, b in zip(slope, other, strict=True)))
     if norm > max(1e-10 * first, noise, 1e-14 * (1 + abs(value))):
         raise NotConvexError(
             f"No minimiser was found: ‖∇F‖ was {first:.3g} at the start of the search and is {norm:.3g} at its end. Most "

@@ -64,9 +64,8 @@ def importance(smoothness: ArrayLike, count: ArrayLike | None = None) -> Float[N
     real = _real(values.shape, np.full(values.shape[:-1], values.shape[-1]) if count is None else count)
     values = np.where(real, values, 0.0)
     peak = np.max(values, axis=-1, keepdims=True)
-    values = np.where(
-        peak > 0, values / np.where(peak > 0, peak, 1.0), real
-    )  # no overflow in sums; uniform if all are 0
+    # No overflow in sums; uniform if all are 0.
+    values = np.where(peak > 0, values / np.where(peak > 0, peak, 1.0), real)
     rows = np.sum(real, axis=-1, keepdims=True)
     values = np.where(values > 0, np.maximum(values, FLOOR * np.sum(values, axis=-1, keepdims=True) / rows), 0.0)
     return values / np.sum(values, axis=-1, keepdims=True)

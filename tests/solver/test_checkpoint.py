@@ -22,6 +22,7 @@ import twofold as tw
 from twofold.cli import app
 from twofold.errors import CheckpointError
 from twofold.solver import checkpoint, run
+from twofold.solver.identity import fingerprint
 
 
 def problem(lam: float = 0.5) -> tw.Problem:
@@ -316,9 +317,9 @@ def test_a_fingerprint_is_the_same_in_every_process():
     mixture = tw.objectives.mixture(tw.losses.logistic(l2=0.1), 0.5)
     f = lambda x: x in {"a", "b", "c"}  # noqa: E731
     f.__module__, f.__qualname__ = "", "<lambda>"
-    assert found == checkpoint.fingerprint(mixture, np.arange(3.0), {"a": len}, f)
-    assert found != checkpoint.fingerprint(mixture, np.arange(3.0) + 1, {"a": len}, f)
-    assert found != checkpoint.fingerprint(mixture, np.arange(3.0), {"a": len}, lambda x: x in {"a"})
+    assert found == fingerprint(mixture, np.arange(3.0), {"a": len}, f)
+    assert found != fingerprint(mixture, np.arange(3.0) + 1, {"a": len}, f)
+    assert found != fingerprint(mixture, np.arange(3.0), {"a": len}, lambda x: x in {"a"})
 
 
 # --- Ctrl-C --------------------------------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ def problem(kind: str = "mixture") -> tw.Problem:
         (LSGD(batch=None, tau=1), {"rounds": 4, "tol": 1e-9, "participation": 2}, "lsgd with only some clients .*: take saga"),
         ("profile", {"rounds": 1, "tol": 1e-9}, r"1 rounds will hardly do: as measured elsewhere \(it has no proven rate\)"),
         ("auto", {"rounds": 1, "tol": 1e-9}, "1 rounds will hardly do: .* of profile .* Allow more rounds, or ask for a larger tol.$"),
+        ("acd", {"rounds": 3, "target": -0.1}, "The target = -0.1, from F = 0.693 at the start, is out of reach: .* F is larger"),
         ("acd", {"seconds": 1e-7, "tol": 1e-12, "cost": "simulation"}, "1e-07 s will hardly do: .* by the cost model simulation"),
     ],
 )  # fmt: skip
@@ -69,6 +70,9 @@ def test_a_target_is_held_against_the_optimum_where_that_is_known() -> None:
     assert tw.solve(unknown, "acd", rounds=3, target=near).status == "budget"  # nobody knows F* here
     with pytest.warns(TheoryWarning, match="3 rounds will hardly do: theory needs about .* ask for a larger target"):
         tw.solve(whole, "acd", rounds=3, target=near)
+    with pytest.warns(TheoryWarning, match="is out of reach"):
+        tw.solve(whole, "acd", rounds=3, target=best - 1e-4 * (first - best))
+    tw.solve(whole, "acd", rounds=3, target=best - 1e-9 * (first - best))  # no warning: F* is known to some digits only
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,7 @@ class APFL(Training):
     ((3, 2), True)
     """
 
-    lr_alpha: Rate | None = (
-        None  # the learning rate of α, if it differs; needed beside an optimizer, which does not step α
-    )
+    lr_alpha: Rate | None = None  # of α, if it differs; needed beside an optimizer, which does not step α
     name = "apfl"
     needs = "blended"
 

@@ -30,7 +30,6 @@ __all__ = [
     "Facts",
     "Footprint",
     "GradientOracle",
-    "Setting",
     "check",
     "fill",
     "size_of_batch",
@@ -69,7 +68,7 @@ class Facts(NamedTuple):
     participation: NDArray[np.float64] | None = None  # probabilities of taking part in a round; None: all do
     curvature: Callable[[], EachClient | None] | None = None  # every client's curvature, computed only when needed
     cost: Cost | None = (
-        None  # the cost that p_w, ρ and the batch minimise; None: a round costs as much as the gradients of all rows
+        None  # what p_w, ρ and the batch minimise; None: a round costs as much as the gradients of all rows
     )
     most_rows: float | None = None  # the rows of the largest client
     quadratic: bool = False  # whether F is quadratic
@@ -89,10 +88,6 @@ class Facts(NamedTuple):
         found = None if self.curvature is None else self.curvature()
         weights = np.full(self.M, 1 / self.M) if self.weights is None else self.weights
         return common(self.constants, weights) if found is None else found
-
-
-Setting = Facts
-"""The old name of `Facts`."""
 
 
 class Algorithm(ABC):
@@ -162,15 +157,16 @@ class Algorithm(ABC):
     """
 
     name: ClassVar[str]
-    needs: ClassVar[str | None] = None  # the one objective it can solve; None for all
-    may_skip_messages: ClassVar[bool] = (
-        True  # a hint: False if (nearly) all iterations send, so that `client` is compiled once
-    )
-    works_with_some: ClassVar[bool] = False  # whether it remains correct if only some clients take part in a round
-    needs_unbiased: ClassVar[bool] = False  # whether these must then be weighted by known probabilities
-    corrects: ClassVar[frozenset[str] | None] = (
-        None  # what does not keep it from the optimum: "sampling", "local steps", "absence"; None: not known
-    )
+    needs: ClassVar[str | None] = None
+    """The one objective that it can solve; None for all."""
+    may_skip_messages: ClassVar[bool] = True
+    """A hint: False if (nearly) all iterations send, so that `client` is compiled once."""
+    works_with_some: ClassVar[bool] = False
+    """Whether it remains correct if only some clients take part in a round."""
+    needs_unbiased: ClassVar[bool] = False
+    """Whether these must then be weighted by known probabilities."""
+    corrects: ClassVar[frozenset[str] | None] = None
+    """What does not keep it from the optimum: "sampling", "local steps", "absence"; None: not known."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Drop an inherited `rate` if the subclass has another name, because the rate is proven for its base only."""

@@ -26,10 +26,10 @@ AXIS = "clients"
 class Layout(NamedTuple):
     """How clients are laid out. By default all are on one device, and all work at once."""
 
-    mesh: Mesh | None = None  # the devices that clients are dealt out over
-    turns: tuple[int, ...] | None = (
-        None  # the number of groups, one after the other, that each bucket's clients work in
-    )
+    mesh: Mesh | None = None
+    """The devices that clients are dealt out over."""
+    turns: tuple[int, ...] | None = None
+    """The number of groups, one after the other, that each bucket's clients work in."""
 
     def mapped(self, function: Callable, takes: Any, gives: Any) -> Callable:
         """The function on every device's own clients; `takes` and `gives` say which axes are dealt out."""

@@ -49,6 +49,8 @@ class Need(NamedTuple):
     """Everyone's β as last recorded: where the run would end if it diverged before the next record."""
     models: int = 0
     """The copies of w that a run holds, whoever is at work."""
+    row: int = 0
+    """One row's part of the data."""
 
     def at_once(self, chunk: int, seeds: int = 1) -> int:
         """Bytes with all data and states on the device and `chunk` clients of each seed at work."""
@@ -83,8 +85,8 @@ def in_words(count: float) -> str:
 def need(problem: Problem, shapes: Footprint, algorithm: Algorithm) -> Need:
     """What a run of one seed needs; nothing is computed for it."""
     counts, member = problem.clients.counts, problem.abstract_member
+    rows = sum(len(p) * int(counts[p].max()) for p in problem.positions)  # padded, as they lie in their buckets
     row = _nbytes((member.x, member.y)) // member.capacity
-    rows = sum(len(p) * int(counts[p].max()) for p in problem.positions)
     state = _nbytes(shapes.private)
     # The new state, the message, and what a gradient takes: the point where it is taken, itself, and one more of each.
     gradient = _nbytes(problem.abstract_start)
@@ -94,20 +96,19 @@ def need(problem: Problem, shapes: Footprint, algorithm: Algorithm) -> Need:
         gradient = max(gradient, activations(loss, loss.init(problem.clients), member.x, member.y, batch))
     working = state + _nbytes(shapes.message) + _nbytes(problem.abstract_start) + gradient
     w, beta = map(_nbytes, problem.abstract_start)
-    return Need(problem.M, rows * row, state * problem.M, working, problem.M * beta, MODELS * w)
+    return Need(problem.M, rows * row, state * problem.M, working, problem.M * beta, MODELS * w, row)
 
 
 def has_long_turns(schedule: Schedule, found: Need) -> bool:
     """Whether a client touches so much memory between two rounds that its turn is worth a call of its own."""
     algorithm, problem = schedule.algorithm, schedule.problem
-    row = found.data / sum(len(p) * int(problem.clients.counts[p].max()) for p in problem.positions)
     course = schedule.ahead(0, LOOKED_AT + 1)
     sent, of_w, of_beta = (float(total[0, -1] - total[0, 1]) for total in (course.rounds, *course[2:]))
     rounds = sent or LOOKED_AT  # a method that sends nothing may be recorded every time
     # Local steps take a batch each; where messages may be skipped, each iteration asks for a few gradients, rarely a full one.
     batches = (of_w + of_beta) / (getattr(algorithm, "batch", None) or float(np.mean(problem.clients.counts)))
     gradients = 4 * LOOKED_AT if algorithm.may_skip_messages else batches
-    touched = (of_w + of_beta) * row + gradients * 4 * _nbytes(problem.abstract_start)
+    touched = (of_w + of_beta) * found.row + gradients * 4 * _nbytes(problem.abstract_start)
     return touched / rounds >= LONG_TURN
 
 

@@ -19,7 +19,7 @@ from twofold.algorithms.base import Algorithm, Message, Plan
 from twofold.engines.base import State
 from twofold.engines.loop import Streams, everyones, finish, in_silence, iteration, mean_message
 from twofold.errors import ContractError
-from twofold.oracle import PRICES, Member, Oracle, Program, weighted_mean
+from twofold.oracle import PRICES, Member, Program, weighted_mean
 from twofold.problem import Problem
 from twofold.tree import Pytree
 from twofold.variables import Variables
@@ -37,9 +37,10 @@ class CountingOracle:
     """
 
     def __init__(self, problem: Problem, m: int) -> None:
-        self._member, self._program = problem.member(m), problem.program()
-        self.oracle = self._program.oracle(self._member)
-        self.count, self.position = int(self._member.count), m  # plain numbers, so that arithmetic happens in Python
+        # Without everyone's stacks: nobody but this client is in its programs.
+        self.program, self.member = problem.program()._replace(stacks=(), proof=None), problem.member(m)
+        self.oracle = self.program.oracle(self.member)
+        self.count, self.position = int(self.member.count), m  # plain numbers, so that arithmetic happens in Python
         self.evaluated_w = self.evaluated_beta = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -57,23 +58,17 @@ class CountingOracle:
         # An empty block has no gradient.
         self.evaluated_w += times * price.w * (of != "beta" and tree.size(asked.get("w", 0.0)) > 0)
         self.evaluated_beta += times * price.beta * (of != "w" and tree.size(asked.get("beta", 0.0)) > 0)
-        return _gradient(method, *self.compiled[0][:2], self.compiled[1], *asked.values())
+        return _answer(method, self.program, self.member, *asked.values())
 
     def hessian_beta_along(self, w: Pytree, beta: Pytree) -> Callable[[Pytree], Pytree]:
         """v ↦ p_m ∇²_ββ f_m v, where every product is counted."""
         return lambda v: self.hessian_beta_times(w, beta, v)
 
-    @property
-    def compiled(self) -> tuple[Program, Member]:
-        """What a compiled program makes its oracle of."""
-        return self._program._replace(stacks=(), proof=None), self._member
 
-
-def _compute(method: str, objective: Any, variables: Any, member: Member, *arguments: Any) -> Any:
-    return getattr(Oracle(objective, variables, member), method)(*arguments)
-
-
-_gradient = jax.jit(_compute, static_argnums=0)
+@partial(jax.jit, static_argnums=0)
+def _answer(method: str, program: Program, member: Member, *arguments: Any) -> Any:
+    """What a client's oracle answers, by the name of the method that is asked."""
+    return getattr(program.oracle(member), method)(*arguments)
 
 
 class Turn(NamedTuple):
@@ -112,7 +107,9 @@ class ClientSide(_Side):
     ) -> None:
         super().__init__(algorithm, seed, w)
         self.name = problem.clients.names[m]
-        self._oracle: Any = CountingOracle(problem, m)
+        counting = CountingOracle(problem, m)
+        self._oracle: Any = counting
+        self._program, self._member = counting.program, counting.member
         self._own = randomness.salted(randomness.private(randomness.root(seed), m), salt)
         self.private = algorithm.init_private(w, beta, self._oracle)
         self._plan: Plan = None
@@ -144,23 +141,21 @@ class ClientSide(_Side):
 
         Iteration k is finished with its mean, the silent ones in between are done alone, and t is begun.
         """
-        program, member = self._oracle.compiled
-        alone, streams = program._replace(stacks=(member,)), Streams(self._common, (self._own,))
+        alone, streams = self._program._replace(stacks=(self._member,)), Streams(self._common, (self._own,))
         state = State(self.shared, (self.private,))
         return _turn(self._algorithm, alone, streams, jnp.int32(k), jnp.int32(t), state, mean)
 
     def value(self, shared: Pytree, private: Pytree) -> float:
         """This client's own loss f_m at some states."""
         w, beta = self._algorithm.model(shared), self._algorithm.personal(private)
-        program, member = self._oracle.compiled
-        return float(_gradient("value", program.objective, program.variables, member, w, beta, None))
+        return float(_answer("value", self._program, self._member, w, beta, None))
 
     def gradients(self, shared: Pytree, private: Pytree) -> tuple[tuple[Pytree, Pytree], tuple[Pytree, Pytree]]:
         """∇_w f_m and p_m ∇_β f_m at some states, and the point itself, both in real variables."""
-        program, member = self._oracle.compiled
-        w = program.variables.w(self._algorithm.model(shared))
-        beta = program.variables.beta(self._algorithm.personal(private), member.factor)
-        return _gradient("gradients", program.objective, Variables(), member, w, beta, None), (w, beta)
+        variables, plain = self._program.variables, self._program._replace(variables=Variables())
+        w = variables.w(self._algorithm.model(shared))
+        beta = variables.beta(self._algorithm.personal(private), self._member.factor)
+        return _answer("gradients", plain, self._member, w, beta, None), (w, beta)
 
     def personal(self) -> Pytree:
         """This client's β: for the experimenter's eyes, not for the server's."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial, reduce
 from itertools import pairwise
 from pathlib import Path
@@ -191,28 +191,16 @@ class Streamed(Engine):
             self._kept.put(i, one, jax.tree.map(lambda leaf: jnp.array(leaf[0]), mine))
         self._waiting = -1
 
-    def _gather(self, of_chunk: Callable[[int, Chunk], Pytree]) -> tuple[Pytree, ...]:
-        """Something of every chunk, put together on the host by bucket."""
-        wholes: dict[int, list[np.ndarray]] = {}
-        parts: list[Pytree] = [None] * len(self.problem.positions)
-        for i, one in enumerate(self._chunks):
-            leaves, form = jax.tree.flatten(of_chunk(i, one))
-            if one.bucket not in wholes:
-                size = len(self.problem.positions[one.bucket])
-                wholes[one.bucket] = [np.empty((size, *leaf.shape[1:]), leaf.dtype) for leaf in leaves]
-                parts[one.bucket] = jax.tree.unflatten(form, wholes[one.bucket])
-            for whole, leaf in zip(wholes[one.bucket], leaves, strict=True):
-                whole[one.places] = np.asarray(leaf)
-        return tuple(parts)
-
     def _report(self, i: int, one: Chunk) -> Snapshots:
         return _show(self.algorithm, State(self.shared, (self._kept.get(i, one),)), (len(one.positions),))
 
     def fetch(self, snapshots: Any, slot: int, row: int) -> Point:
         """See `Engine.fetch`."""
         self._settle()
-        parts = self._gather(lambda i, one: self._report(i, one).parts[0])
-        return Snapshots(jax.tree.map(np.asarray, self.algorithm.model(self.shared)), parts)
+        shown = _Kept("host", self._kept.sizes)
+        for i, one in enumerate(self._chunks):
+            shown.put(i, one, self._report(i, one).parts[0])
+        return Snapshots(jax.tree.map(np.asarray, self.algorithm.model(self.shared)), shown.by_bucket())
 
     def measure(
         self, metrics: dict[str, measure.Metric], snapshots: Any, index: np.ndarray
@@ -220,7 +208,7 @@ class Streamed(Engine):
         """Metrics of the current state: built-in ones summed chunk by chunk, a user's function with everyone's β at once."""
         self._settle()
         summed = {name: metric for name, metric in metrics.items() if metric in measure.SUMS}
-        functions = (*summed.values(), measure.size)
+        functions = (*summed.values(), measure.norm_squared)
         totals, w = None, self.algorithm.model(self.shared)
         for i, one in enumerate(self._chunks):
             part = _sums(functions, self._program(one), w, self._report(i, one).parts)
@@ -236,10 +224,10 @@ class Streamed(Engine):
 
 
 class _Kept:
-    """Everyone's private state, by chunk on the device, or by bucket in arrays on the host or on disk."""
+    """Something of everyone, such as the private states: by chunk on the device, or by bucket in arrays on the host or on disk."""
 
     def __init__(self, place: memory.Place, sizes: list[int]) -> None:
-        self._place, self._sizes = place, sizes
+        self._place, self.sizes = place, sizes
         self.on_device: dict[int, Pytree] = {}
         self._arrays: dict[int, Pytree] = {}
         self._folder: Path | None = None
@@ -248,14 +236,14 @@ class _Kept:
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     def get(self, i: int, one: Chunk) -> Pytree:
-        """A chunk's states on the device, for its turn."""
+        """What was put there for a chunk, on the device."""
         if self._place == "device":
             return self.on_device[i]
         # Copies, because `put` writes to these arrays later.
         return jax.tree.map(lambda whole: kernels.device_copy(whole[one.places]), self._arrays[one.bucket])
 
     def put(self, i: int, one: Chunk, private: Pytree) -> None:
-        """Store a chunk's new states."""
+        """Store a chunk's own, in place of what was there."""
         if self._place == "device":
             self.on_device[i] = private
             return
@@ -264,8 +252,12 @@ class _Kept:
         for whole, leaf in zip(jax.tree.leaves(self._arrays[one.bucket]), jax.tree.leaves(private), strict=True):
             whole[one.places] = np.asarray(leaf)
 
+    def by_bucket(self) -> tuple[Pytree, ...]:
+        """Everything on the host, by bucket: the arrays themselves, not copies."""
+        return tuple(self._arrays[bucket] for bucket in range(len(self.sizes)))
+
     def _make(self, bucket: int, leaf: jax.Array) -> np.ndarray:
-        shape = (self._sizes[bucket], *leaf.shape[1:])
+        shape = (self.sizes[bucket], *leaf.shape[1:])
         if self._folder is None or not np.prod(shape):
             return np.empty(shape, leaf.dtype)
         file = self._folder / f"{bucket}-{len(list(self._folder.iterdir()))}.npy"

@@ -372,9 +372,7 @@ def _scorer(name: str) -> Formula:
         )
     scorer = metrics.get_scorer(name)
     weighted = "sample_weight" in inspect.signature(scorer._score_func).parameters
-    weighted = weighted and not name.startswith(
-        "roc_auc_ovo"
-    )  # roc_auc_ovo refuses sample weights for more than two classes
+    weighted = weighted and not name.startswith("roc_auc_ovo")  # refuses sample weights for more than two classes
     settings = {"assume_finite": True, "skip_parameter_validation": True, "enable_metadata_routing": False}
 
     def formula(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:

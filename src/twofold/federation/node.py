@@ -64,7 +64,7 @@ class _State:
     opened: list[int] | None = None  # whom it helped to open in that round
     asked: str = ""  # all that it was told, and what it was asked: what its masks come from
     ended: tuple[Pytree, Pytree] | None = (
-        None  # both states where its part of the gap was measured: the study may end there
+        None  # both states where its part of the gap was measured, if the study may end there
     )
     parted: bool = False  # the coordinator has all that it needs, and has said so
 

@@ -70,11 +70,11 @@ def by_row(function: Callable[[Batch], ArrayLike], x: Pytree, y: Pytree) -> jax.
     [3.0, 8.0]
     """
 
-    def one(x: Pytree, y: Pytree) -> jax.Array:
+    def of_row(x: Pytree, y: Pytree) -> jax.Array:
         single = Batch(*jax.tree.map(lambda leaf: leaf[None], (x, y)))
         return jnp.mean(function(single))
 
-    return jax.vmap(one)(x, y)
+    return jax.vmap(of_row)(x, y)
 
 
 def mean_by_row(function: Callable[[Batch], ArrayLike], rows: Rows) -> jax.Array:

@@ -301,7 +301,8 @@ def check_magnitude(clients: Clients) -> None:
         return
     row = int(np.argmax(np.max(np.abs(x), axis=1)))
     client = clients.names[int(np.searchsorted(clients.offsets, row, side="right")) - 1]
-    wider = ", or compute in float64 (jax.config.update('jax_enable_x64', True))" if dtype == jnp.float32 else ""
+    helps = dtype == jnp.float32 and largest < float(np.sqrt(np.finfo(np.float64).max / x.size))
+    wider = ", or compute in float64 (jax.config.update('jax_enable_x64', True))" if helps else ""
     raise InputError(
         f"Client {client!r} has a feature of size {largest:.3g}, whose square overflows in {dtype}: scale the features, for "
         f"example with twofold.data.normalise.standardise{wider}."

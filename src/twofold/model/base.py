@@ -299,10 +299,10 @@ class Model:
                 f"{self.objective.name} {why}, so it has no prediction for a new client: adapt(x, y) fits one to a few of its own rows."
             )
 
-        def one(leaf: NDArray[Any]) -> NDArray[Any]:
+        def untouched(leaf: NDArray[Any]) -> NDArray[Any]:
             return np.zeros((1, *np.shape(leaf)[1:]), np.asarray(leaf).dtype)
 
-        beta = jax.tree.map(one, self.beta)
+        beta = jax.tree.map(untouched, self.beta)
         alone = self.objective.only("shared", self.w, jax.tree.map(lambda leaf: leaf[0], beta))
         stored = jax.tree.map(lambda leaf: np.asarray(leaf)[None], alone)
         return dataclasses.replace(
@@ -339,7 +339,7 @@ class Model:
         clients = Clients.from_list([(rows, as_codes(y, self.classes, name))], names=[name])
         found = find(objective, self.w, clients)
 
-        def one(leaf: NDArray[Any]) -> NDArray[Any]:
+        def alone(leaf: NDArray[Any]) -> NDArray[Any]:
             return leaf[None]
 
         adapted = {"rows": clients.rows, "gap": None if math.isnan(found.gap) else found.gap}
@@ -348,8 +348,8 @@ class Model:
             self,
             objective=found.objective.of_client(0),
             names=(name,),
-            beta=jax.tree.map(one, found.beta),
-            stored=None if self.stored is None else jax.tree.map(one, found.personal),
+            beta=jax.tree.map(alone, found.beta),
+            stored=None if self.stored is None else jax.tree.map(alone, found.personal),
             schema=None if self.schema is None else self.schema.only(None),
             constants=None,
             provenance={**kept, "adapted": adapted},

@@ -18,7 +18,7 @@ from twofold.objectives.base import Measure, Objective, Part
 from twofold.theory.constants import Constants
 from twofold.tree import Pytree, record, static
 
-__all__ = ["Custom", "custom"]
+__all__ = ["OwnObjective", "custom"]
 
 _Plain: TypeAlias = Callable[[Pytree, Pytree, Batch], jax.Array]
 _WithParams: TypeAlias = Callable[[Pytree, Pytree, Batch, Pytree], jax.Array]
@@ -26,7 +26,7 @@ _Given: TypeAlias = Constants | Callable[[Clients], Constants]
 
 
 @record
-class Custom(Objective):
+class OwnObjective(Objective):
     """f_m(w, β_m) = the mean over client m's rows of the user's function.
 
     >>> import jax.numpy as jnp
@@ -51,7 +51,7 @@ class Custom(Objective):
         """The user's starting points."""
         return jax.tree.map(np.asarray, self.start.value)
 
-    def bind(self, clients: Clients) -> Custom:
+    def bind(self, clients: Clients) -> OwnObjective:
         """Refuse a function whose value for one row depends on other rows of the batch."""
 
         def at(point: Pytree, batch: Batch) -> jax.Array:
@@ -118,7 +118,7 @@ def custom(
     params: Pytree = None,
     constants: Constants | Callable[[Clients], Constants] | None = None,
     grade: Callable[[Pytree, Pytree, Batch], jax.Array] | None = None,
-) -> Custom:
+) -> OwnObjective:
     """Make an objective from your own function: `f(w, β, batch)` is one client's loss, a mean over the rows of `batch = (x, y)`.
 
     Write it in plain, unscaled w. It must be a mean over rows (a finite sum), because twofold evaluates it row by row; that keeps
@@ -138,4 +138,4 @@ def custom(
     """
     if not callable(f):
         raise KindError(f"objectives.custom needs a function f(w, beta, batch), got {type(f).__name__}.")
-    return Custom(f, Held((w0, beta0)), params, None if constants is None else Held(constants), grade)
+    return OwnObjective(f, Held((w0, beta0)), params, None if constants is None else Held(constants), grade)

@@ -27,6 +27,8 @@ SLACK_OF_TYPICAL = 1.9
 """The same where a number is no bound but what other problems took: none of docs/realdata.md took less than half of that."""
 SHORT = 1e-4
 """The part of the first gap that sampled rows keep a run from, if nothing reduces their noise: none of docs/realdata.md got there."""
+BELOW = -1e-6
+"""A part of the first gap that cannot be left: the target is below F*, by more than rounding."""
 PROVEN = ("certified", "theorem")
 BASIS = {
     "measured": "as measured elsewhere (it has no proven rate), it takes",
@@ -111,7 +113,8 @@ def goal_of(
     `value` is F(x⁰), `gap` a bound of F(x⁰) − F*, and `best` is F*, each where it is known. For a target T without F* it is the largest
     that can be: 1 − (F(x⁰) − T)/G for a gap of at most G, which is F(x⁰) itself where nothing better is known than F ≥ 0 (`positive`).
     """
-    budget, found = options.budget, list[Goal]()
+    found: list[Goal] = []
+    budget = options.budget
     if budget.tol is not None and gap is not None and math.isfinite(gap) and gap > 0:
         found.append(Goal(budget.tol / gap, f"tol = {budget.tol:g}, from a gap of {gap:.3g} at most", "tol"))
     if budget.target is not None and value is not None and math.isfinite(value):
@@ -130,6 +133,8 @@ def shortfall(
 
     A proven rate is a bound, and a run is faster, about three times in the median of docs/realdata.md: nothing is said up to that.
     """
+    if goal is not None and goal.relative < BELOW:
+        return f"The {goal.words}, is out of reach: by all that is known here, F is larger everywhere."
     if goal is None or not 0 < goal.relative < 1:
         return None
     iterations, certainty = _iterations(algorithm, _facts(problem, options), goal.relative)

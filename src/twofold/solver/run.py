@@ -285,9 +285,9 @@ class Run:
             self._foretell(dict(first))
         for track in tracks:
             row = min(track.row, len(rows) - 1)  # most often all begin at the same point
-            (values, sizes), begun = found[row], points[row]
+            (values, norms), begun = found[row], points[row]
             track.extend(
-                np.zeros(1, int), nothing.at(track.row), dict(values), sizes, seconds, lambda _, begun=begun: begun
+                np.zeros(1, int), nothing.at(track.row), dict(values), norms, seconds, lambda _, begun=begun: begun
             )
         if self.options.callbacks:
             self._tell(tracks)
@@ -321,7 +321,7 @@ class Run:
         """Evaluate what was kept, all seeds together, and hand each track its own."""
         rows, places = np.nonzero(stretch.flags)
         index = stretch.slots[places] * len(tracks) + rows
-        values, sizes = engine.measure(self.recording.metrics, snapshots, index)
+        values, norms = engine.measure(self.recording.metrics, snapshots, index)
         for row, track in enumerate(tracks):
             mine = np.flatnonzero(rows == row)
             if track.status is not None or not len(mine):
@@ -331,7 +331,7 @@ class Run:
                 k + here + 1,
                 stretch.course.at((row, here + 1)),
                 {name: v[mine] for name, v in values.items()},
-                sizes[mine],
+                norms[mine],
                 seconds[here],
                 lambda i, row=row, slots=slots: engine.fetch(snapshots, int(slots[i]), row),
             )

@@ -80,11 +80,14 @@ class Track:
         ks: np.ndarray,
         course: Course,
         values: dict[str, np.ndarray],
-        sizes: np.ndarray,
+        norms: np.ndarray,
         seconds: np.ndarray,
         fetch: Callable[[int], Point],
     ) -> None:
-        """Records after ks[0], ks[1], … iterations, up to the first that ends this track; `fetch(i)` gets an iterate."""
+        """Records after ks[0], ks[1], … iterations, up to the first that ends this track.
+
+        `norms` are ‖(w, β)‖² of the iterates, finite as long as they are; `fetch(i)` gets one of them.
+        """
         run = self.run
         run.recording.derive(values)
         rows = {
@@ -97,7 +100,7 @@ class Track:
             **values,
             **{name: values[metric] for name, metric in run.recording.aliases.items()},
         }
-        broken = self._broken(values, sizes)
+        broken = self._broken(values, norms)
         over = (ks > 0) & run.budget.is_over(ks, course.rounds, run.by_rounds)
         if run.budget.seconds is not None:
             over |= seconds >= run.budget.seconds
@@ -124,9 +127,9 @@ class Track:
             self.best = None
             self.best = fetch(best)
 
-    def _broken(self, values: dict[str, np.ndarray], sizes: np.ndarray) -> np.ndarray:
+    def _broken(self, values: dict[str, np.ndarray], norms: np.ndarray) -> np.ndarray:
         """Where the run has diverged."""
-        broken = ~np.isfinite(sizes)
+        broken = ~np.isfinite(norms)
         for name in values.keys() & measure.BUILT_IN.keys():
             broken |= ~np.isfinite(values[name])
         if "loss" in values:

@@ -11,7 +11,6 @@ import dataclasses
 import textwrap
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from inspect import isfunction
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
 import jax
@@ -19,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from twofold import kernels, randomness, tree
-from twofold.clients import ClientError, Clients
+from twofold import kernels, tree
+from twofold.clients import Clients
 from twofold.curvature import choice
 from twofold.curvature.bounds import RowSmoothness, arrow, row_smoothness, sharp, single_rows
 from twofold.curvature.certificate import Certificate, ClientFactors, prepare
@@ -30,7 +29,17 @@ from twofold.errors import InputError, KindError
 from twofold.exports import WIDTH
 from twofold.losses import Linear
 from twofold.objectives.base import Objective
-from twofold.oracle import Draws, Member, Oracle, Program, Sample, weighted_mean
+from twofold.oracle import Draws, Member, Program
+from twofold.problem import gradients
+from twofold.problem.arguments import (
+    FeatureDtype,
+    check_loss,
+    feature_dtype_of,
+    no_objective,
+    rounded,
+    sampling_of,
+    scale_of,
+)  # fmt: skip
 from twofold.sampling import FLOOR, alias_table, row_weights
 from twofold.theory.arrow import best_probability
 from twofold.theory.constants import Constants, Sampling
@@ -42,7 +51,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Optimum", "Problem"]
 
-FeatureDtype = Literal["bfloat16"]
 MANY = 20_000
 """Clients up to which it is worth the seconds to look for the best p_w of ACD."""
 
@@ -57,22 +65,6 @@ def _in(dtype: np.dtype, x: Pytree) -> Pytree:
     """x as NumPy arrays, with floating numbers in the given precision."""
     arrays = jax.tree.map(np.asarray, x)
     return jax.tree.map(lambda a: a.astype(dtype, copy=False) if np.issubdtype(a.dtype, np.floating) else a, arrays)
-
-
-def _rounded(clients: Clients, dtype: np.dtype) -> Clients:
-    """The clients with every floating feature the nearest number that `dtype` holds, in at least its old precision."""
-
-    def nearest(leaf: np.ndarray) -> np.ndarray:
-        if not np.issubdtype(leaf.dtype, np.floating):
-            return leaf
-        with np.errstate(over="ignore"):  # Clients refuse what is not finite, and say where it is
-            found = leaf.astype(dtype).astype(np.promote_types(leaf.dtype, np.float32))
-        return leaf if np.array_equal(leaf, found) else found  # pixels and counts need no second copy
-
-    try:
-        return clients.map(lambda x, y: (jax.tree.map(nearest, x), y))
-    except ClientError as mistake:
-        raise InputError(f"The features are too large for feature_dtype={dtype.name!r}: {mistake}.") from None
 
 
 class Optimum(NamedTuple):
@@ -129,14 +121,14 @@ class Problem:
         rows: FeatureDtype | None = None,
     ) -> None:
         if not isinstance(objective, Objective):
-            raise KindError(_what_objective(objective))
-        _check_loss(getattr(objective, "loss", None))
+            raise KindError(no_objective(objective))
+        check_loss(getattr(objective, "loss", None))
         if not isinstance(clients, Clients):
             raise KindError(f"Problem needs Clients (see Clients.from_list), got {type(clients).__name__}.")
-        self.feature_dtype: FeatureDtype | None = _feature_dtype(feature_dtype, rows)
+        self.feature_dtype: FeatureDtype | None = feature_dtype_of(feature_dtype, rows)
         self._kept = None if self.feature_dtype is None else np.dtype(jnp.bfloat16)  # of features; None: as all numbers
         if self._kept is not None:
-            clients = _rounded(clients, self._kept)
+            clients = rounded(clients, self._kept)
         self.objective = objective.prepare(clients, lambda first: Problem(first, clients).optimum()[:2])
         self.clients = clients
         self.rescale = rescale
@@ -150,7 +142,7 @@ class Problem:
             raise InputError(
                 "There is nothing to learn: the model has no parameters. Do the clients have any features?"
             )
-        self.scale = _scale(rescale, self.M) if self.has_shared and self.has_private else 1.0
+        self.scale = scale_of(rescale, self.M) if self.has_shared and self.has_private else 1.0
         self.precondition: Kind | None = self._choose_metric(precondition)
         self.sampling: Sampling = self._choose_sampling(sampling)
         self._given = objective
@@ -498,7 +490,7 @@ class Problem:
         >>> float(problem.value(np.zeros(2), np.zeros((2, 2))))
         0.375
         """
-        return _value(*self._at(w, beta))
+        return gradients.value(*self._at(w, beta))
 
     def values(self, w: Pytree, beta: Pytree) -> Float[jax.Array, " clients"]:
         """f_m(w, β_m) of every client.
@@ -509,7 +501,7 @@ class Problem:
         >>> problem.values(np.zeros(2), np.zeros((2, 2))).tolist()
         [0.25, 0.5]
         """
-        return self.join(_values(*self._at(w, beta)))
+        return self.join(gradients.values(*self._at(w, beta)))
 
     def gradient(
         self, w: Pytree, beta: Pytree, *, key: jax.Array | None = None, batch: int | None = None
@@ -534,7 +526,7 @@ class Problem:
         >>> problem.gradient_w(np.ones(2), np.zeros((2, 2))).tolist()
         [1.0, 1.0]
         """
-        return _gradient_w(*self._at(w, beta), *_sampling(key, batch))
+        return gradients.gradient_w(*self._at(w, beta), *sampling_of(key, batch))
 
     def gradient_beta(
         self, w: Pytree, beta: Pytree, *, key: jax.Array | None = None, batch: int | None = None
@@ -547,7 +539,7 @@ class Problem:
         >>> problem.gradient_beta(np.zeros(2), np.zeros((2, 2))).tolist()
         [[0.0, -0.25], [-0.25, -0.25]]
         """
-        return self.join(_gradient_beta(*self._at(w, beta), *_sampling(key, batch)))
+        return self.join(gradients.gradient_beta(*self._at(w, beta), *sampling_of(key, batch)))
 
     def gradient_norm_squared(self, w: Pytree, beta: Pytree) -> Float[jax.Array, ""]:
         """‖∇F‖² in the scaled space: what the gap certificate ‖∇F‖²/(2μ) needs.
@@ -559,7 +551,7 @@ class Problem:
         >>> bool(problem.gradient_norm_squared(best.w, best.beta) < 1e-12)
         True
         """
-        return _gradient_norm_squared(self.scale, *self._at(w, beta))
+        return gradients.gradient_norm_squared(self.scale, *self._at(w, beta))
 
     def _at(self, w: Pytree, beta: Pytree) -> tuple[Program, Pytree, tuple[Pytree, ...]]:
         """The program in the user's own variables, and a point."""
@@ -613,12 +605,17 @@ class Problem:
         if rule not in ("sharp", "paper"):
             raise InputError(f"rule is 'sharp' or 'paper', got {rule!r}.")
         if at is not None:
-            found = _local(self, at)
+            found = self._at_point(at)
         else:
             found = self._sharp if rule == "sharp" and self._sharp is not None else self._certified
             if found is None:
                 found = self._estimated
         return found.replace(**given) if given else found
+
+    def _at_point(self, at: tuple[Pytree, Pytree], smallest: bool = True) -> Constants:
+        from twofold.problem.local import constants_at  # SciPy only when asked
+
+        return constants_at(self, at, smallest)
 
     @cached_property
     def _certified(self) -> Constants | None:
@@ -630,7 +627,7 @@ class Problem:
     @cached_property
     def _estimated(self) -> Constants:
         """The curvature at the start, where there is no formula."""
-        return _local(self, self.start, smallest=False)
+        return self._at_point(self.start, smallest=False)
 
     @cached_property
     def _sharp(self) -> Constants | None:
@@ -708,148 +705,3 @@ class Problem:
         first = Problem(stages.first, self.clients).optimum()
         second = Problem(stages.second(first.w), self.clients).optimum()
         return Optimum(first.w, second.beta, second.value, second.gradient_norm)
-
-
-# --- arguments --------------------------------------------------------------------------------------------------------
-
-
-def _what_objective(found: object) -> str:
-    """A sentence for something that is no objective."""
-    name = getattr(found, "__name__", type(found).__name__)
-    if callable(found) and hasattr(found, "__module__") and str(found.__module__).startswith("twofold.objectives"):
-        kind = "class" if isinstance(found, type) else "function"
-        return f"Problem needs an objective, but got the {kind} {name}: call it, as in {name.lower()}(loss, ...)."
-    if hasattr(found, "value") and str(type(found).__module__).startswith("twofold.losses"):
-        return "Problem needs an objective, but got a loss: say what is shared, as in tw.objectives.mixture(loss, lam=0.1)."
-    if isinstance(found, Clients):
-        return "Problem needs an objective first and the clients second: tw.Problem(objective, clients)."
-    return f"Problem needs an objective of twofold.objectives, got {name}."
-
-
-def _check_loss(loss: object) -> None:
-    """Refuse a loss that was not called."""
-    if isinstance(loss, type) or isfunction(loss):
-        raise KindError(
-            f"The objective's loss is {loss.__name__} itself: call it, as in tw.losses.{loss.__name__}(...), before you hand it over."
-        )
-
-
-def _feature_dtype(feature_dtype: str | None, rows: str | None) -> FeatureDtype | None:
-    """How features are kept; `rows` is the old name of that option."""
-    wanted = rows if feature_dtype is None else feature_dtype
-    if wanted not in (None, "bfloat16"):
-        raise InputError(f"feature_dtype is None or 'bfloat16', got {wanted!r}.")
-    return wanted
-
-
-def _scale(rescale: bool | float, clients: int) -> float:
-    """s: M^(-1/2), 1, or what the user says."""
-    if isinstance(rescale, bool):
-        return clients**-0.5 if rescale else 1.0
-    if not isinstance(rescale, int | float) or not 0 < rescale < float("inf"):
-        raise InputError(f"rescale must be True, False or a positive number, got {rescale!r}.")
-    limits = jnp.finfo(jnp.result_type(float))
-    if not float(limits.tiny) ** 0.5 <= rescale <= float(limits.max) ** 0.5:
-        raise InputError(
-            f"rescale={rescale:g} is out of range: curvature in w is multiplied with its square, which {limits.dtype} cannot "
-            "hold. Leave it at True, which is M^(-1/2)."
-        )
-    return float(rescale)
-
-
-def _sampling(key: jax.Array | None, batch: int | None) -> tuple[jax.Array | None, int | None]:
-    if (key is None) != (batch is None):
-        raise InputError("A sampled gradient needs both key= and batch=; a full one neither.")
-    if key is not None and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-        key = jax.random.key_data(key)
-    return key, batch
-
-
-# --- compiled once for all problems of one shape -----------------------------------------------------------------------
-
-_values = jax.jit(lambda program, w, parts: tuple(program.values(w, parts)))
-_value = jax.jit(lambda program, w, parts: program.mean(program.values(w, parts)))
-
-
-@partial(jax.jit, static_argnums=4)
-def _gradient_w(
-    program: Program, w: Pytree, parts: tuple[Pytree, ...], key: jax.Array | None, batch: int | None
-) -> Pytree:
-    def of_client(member: Member, beta: Pytree) -> Pytree:
-        return program.oracle(member).gradient_w(w, beta, _sample(program.oracle(member), member, key, batch))
-
-    found = [jax.vmap(of_client)(stack, part) for stack, part in zip(program.stacks, parts, strict=True)]
-    return weighted_mean([stack.share for stack in program.stacks], found)
-
-
-@partial(jax.jit, static_argnums=4)
-def _gradient_beta(
-    program: Program, w: Pytree, parts: tuple[Pytree, ...], key: jax.Array | None, batch: int | None
-) -> tuple[Pytree, ...]:
-    def of_client(member: Member, beta: Pytree) -> Pytree:
-        return program.oracle(member).gradient_beta(w, beta, _sample(program.oracle(member), member, key, batch))
-
-    return tuple(jax.vmap(of_client)(stack, part) for stack, part in zip(program.stacks, parts, strict=True))
-
-
-@jax.jit
-def _gradient_norm_squared(scale: float, program: Program, w: Pytree, parts: tuple[Pytree, ...]) -> jax.Array:
-    of_w, of_beta = program.mean(program.gradients_w(w, parts)), program.gradients_beta(w, parts)
-    return scale**2 * tree.squared_norm(of_w) + tree.squared_norm(of_beta)
-
-
-def _sample(oracle: Oracle, member: Member, key: jax.Array | None, batch: int | None) -> Sample | None:
-    if key is None:
-        return None
-    return oracle.sample(randomness.of(randomness.private(key, member.position), 0), batch)
-
-
-@partial(jax.jit, static_argnums=0)
-def _curvature(
-    most: int, objective: Objective, variables: Variables, w: Pytree, stack: Member, part: Pytree
-) -> tuple[jax.Array, ...]:
-    """The largest curvatures of each client in w and in β, and those of `most` of its rows; one program for a shape."""
-    from twofold.curvature import largest_eigenvalue
-    from twofold.curvature.local import spread
-
-    rows_at_once = 64
-
-    def blocks(member: Member, beta: Pytree, sample: Sample | None) -> tuple[jax.Array, jax.Array]:
-        oracle = Oracle(objective, variables, member)
-        of_w = largest_eigenvalue(lambda v: oracle.value(v, beta, sample), w)
-        of_beta = member.weight * largest_eigenvalue(lambda v: oracle.value(w, v, sample), beta)
-        return of_w, of_beta
-
-    def rows(member: Member, beta: Pytree) -> tuple[jax.Array, jax.Array]:
-        def of_row(j: jax.Array) -> tuple[jax.Array, jax.Array]:
-            # Past the client's last row: take its first again, which cannot raise the maximum.
-            index = jnp.where(j < member.count, j, 0)[None]
-            return blocks(member, beta, Sample(index, jnp.ones((1,))))
-
-        of_w, of_beta = jax.lax.map(of_row, jnp.asarray(spread(member.capacity, most)), batch_size=rows_at_once)
-        return jnp.max(of_w), jnp.max(of_beta)
-
-    of_clients = jax.lax.map(lambda c: blocks(c[0], c[1], None), (stack, part))
-    return (*of_clients, *jax.lax.map(lambda c: rows(*c), (stack, part)))
-
-
-def _local(problem: Problem, at: tuple[Pytree, Pytree], smallest: bool = True) -> Constants:
-    """The curvature of F at a point: per client and per row for the smoothness, the smallest eigenvalue for μ."""
-    from twofold import reference
-    from twofold.curvature.local import MOST_ROWS
-
-    w, beta = at
-    w = tree.scale(1 / problem.scale, tree.cast(w))
-    most = max(MOST_ROWS // problem.M, 1)
-    found: dict[str, float] = dict.fromkeys(("L_w", "L_beta", "calL_w", "calL_beta"), 0.0)
-    for stack, part in zip(problem.stacks, problem.split(tree.cast(beta)), strict=True):
-        of_each = _curvature(most, problem.objective, Variables(problem.scale), w, stack, part)
-        for name, values in zip(found, of_each, strict=True):
-            found[name] = max(found[name], float(jnp.max(values)))
-    mu = max(reference.smallest_eigenvalue(problem, at), 0.0) if smallest else 0.0
-    names = ("mu", *found)
-    why = dict.fromkeys(names, "curvature at a point")
-    if not smallest:
-        why["mu"] = "unknown, so none is assumed"
-    L_w, L_beta, calL_w, calL_beta = found.values()
-    return Constants(mu, L_w, L_beta, calL_w, calL_beta, how=dict.fromkeys(names, "local"), why=why)
