@@ -73,10 +73,9 @@ class Run:
         self, problem: Problem, algorithm: str | Algorithm, options: Options, seeds: list[int], interrupt: Interrupt
     ) -> None:
         self.options, self.seeds, self.budget, self._interrupt = options, seeds, options.budget, interrupt
-        told = None
-        self.is_auto = algorithm == "auto"
         known = None if options.budget.target is None else problem.known_optimum
         self._best = None if known is None else known.value
+        self.is_auto, told = algorithm == "auto", None
         if algorithm == "auto":
             cost, relative = cost_of(options.cost), options.budget.relative or USUAL
             if options.budget.tol is not None:
@@ -111,6 +110,7 @@ class Run:
         self.schedule = Schedule(cast, billed, parts, seeds, self.opening)
         asked = options.participation
         self.attendance = None if asked is None else Attendance(asked, self.algorithm, problem, seeds)
+        self._goal: Goal | None = None  # what theory foretells, until the run has shown its speed
         self.clock = Clock()
         if self.by_rounds and self.budget.iterations is None:
             self._refuse_endless()
@@ -151,8 +151,7 @@ class Run:
 
     def go(self) -> list[Result]:
         """Run to the end and return every seed's result."""
-        self._goal: Goal | None = None
-        self.clock, options = Clock(), self.options
+        options = self.options
         each = sum(leaf.nbytes for leaf in jax.tree.leaves(self.starts[0]))
         room, light = (bytes // max(each * len(self.seeds), 1) for bytes in (SNAPSHOT_BYTES, LIGHT))
         slots = int(np.clip(room, 0, np.clip(light, 64, MOST_SLOTS)))
