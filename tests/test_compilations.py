@@ -14,8 +14,10 @@ import pytest
 
 import twofold as tw
 from problems import FEATURES, clients
+from twofold import engines
 from twofold.algorithms import ACD, ASCD, ASVRCD, LSGD, SCD, SVRCD, L2SGDPlus, PFedMe
-from twofold.engines import simulate, streamed
+from twofold.engines import simulate
+from twofold.engines.schedule import Schedule, footprint
 from twofold.problem import Problem
 from twofold.solver import complete
 from twofold.theory.stepsizes import pl_schedule
@@ -97,7 +99,10 @@ def test_clients_of_other_sizes_in_the_same_buckets_compile_nothing():
     def run(sizes: tuple[int, ...]) -> None:
         everyone = clients("logistic", sizes=sizes)
         whole = Problem(mixture().objective, everyone, buckets=[[0, 1, 2], [3, 4]])
-        engine = streamed.Streamed(LSGD(eta=0.1, epochs=1, batch=2), whole, [0], [whole.start], chunk=1)
+        method = LSGD(eta=0.1, epochs=1, batch=2)
+        shapes = footprint(method, whole)
+        make = engines.choose("streamed", Schedule(method, whole, shapes.parts, [0]), shapes, chunk=1)
+        engine = make(method, whole, [0], [whole.start], 0)
         engine.advance(0, 2, np.zeros(2, np.int32))
 
     run((8, 7, 7, 4, 3))

@@ -220,6 +220,18 @@ def test_a_missing_method_gets_a_sentence():
 FUNCTIONS = sorted(Algorithm.__abstractmethods__ & vars(Descent).keys())
 
 
+def test_other_arguments_get_a_sentence_when_the_class_is_made():
+    with pytest.raises(ContractError, match=r"^Hasty\.plan must take \(stream, k\), but takes \(k\)\.$"):
+        broken("Hasty", plan=lambda self, k: k)
+    with pytest.raises(
+        ContractError, match=r"^Late\.receive must take \(plan, shared, private, oracle\), but takes \(plan, shared, "
+    ):
+        broken("Late", receive=lambda self, plan, shared, private, oracle, key: private)
+    broken(
+        "Wider", plan=lambda self, stream, k, more=None: Descent().plan(stream, k)
+    )  # can be called as the contract says
+
+
 def test_a_class_of_its_own_kind_gets_a_sentence():
     plain: Any = type("Plain", (), {"name": "plain", **{each: vars(Descent)[each] for each in FUNCTIONS}})()
     with pytest.raises(

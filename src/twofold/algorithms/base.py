@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.algorithms.contract import Footprint, check, trace, turn_of
+from twofold.algorithms.contract import Footprint, check, refuse_arguments, trace, turn_of
 from twofold.algorithms.fields import settle
 from twofold.algorithms.floors import Floor
 from twofold.algorithms.oracle import GradientOracle
@@ -109,8 +109,8 @@ class Algorithm(ABC):
     - `evaluations(plan, rows)` says how many single-row gradients a client with `rows` rows evaluates.
     - `model(shared)` and `personal(private)` are the w and β that the method would report now.
 
-    Before a run begins, `contract.check` and `contract.trace` test all this on shapes alone, and raise a `ContractError` with one
-    sentence.
+    A function with other arguments is refused when its class is made. Before a run begins, `contract.check` and `contract.trace` test
+    the rest on shapes alone. What breaks the contract is a `ContractError` with one sentence.
 
     >>> import jax.numpy as jnp
     >>> from typing import NamedTuple
@@ -169,8 +169,13 @@ class Algorithm(ABC):
     """What does not keep it from the optimum: "sampling", "local steps", "absence"; None: not known."""
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Drop an inherited `rate` if the subclass has another name, because the rate is proven for its base only."""
+        """Refuse functions with other arguments than the contract's; and drop an inherited `rate` if the subclass has another name.
+
+        A rate is proven for the method that states it, and for no other.
+        """
         super().__init_subclass__(**options)
+        for name, function in vars(cls).items():
+            refuse_arguments(cls, name, function, getattr(Algorithm, name, None))
         owner = next(base for base in cls.__mro__ if "rate" in vars(base))
         if vars(owner).get("name", getattr(cls, "name", None)) != getattr(cls, "name", None):
             cls.rate = Algorithm.rate

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import jax
@@ -22,7 +23,7 @@ from twofold.tree import Pytree
 if TYPE_CHECKING:
     from twofold.algorithms.base import Algorithm
 
-__all__ = ["Footprint", "check", "refused", "trace", "turn_of"]
+__all__ = ["Footprint", "check", "refuse_arguments", "refused", "trace", "turn_of"]
 
 Plan = Shared = Private = Message = Any
 NUMBERS = (bool, int, float, complex, np.number, np.bool_, np.ndarray, jax.Array)
@@ -85,6 +86,18 @@ def refused(algorithm: Algorithm, found: object) -> ContractError:
     if not isinstance(found, tuple) or len(pair := cast(tuple[object, ...], found)) != 2:
         return _no_pair(algorithm, "complete", found, "(method, note or None)")
     return ContractError(f"{type(algorithm).__name__}.complete must return a method first, got {_kind(pair[0])}.")
+
+
+def refuse_arguments(kind: type, name: str, function: object, contracts: object) -> None:
+    """Refuse a function that cannot be called as the contract's function of that name is."""
+    if name.startswith("__") or not inspect.isfunction(function) or not inspect.isfunction(contracts):
+        return
+    wanted, found = inspect.signature(contracts).parameters, inspect.signature(function)
+    try:
+        found.bind(*wanted)
+    except TypeError:
+        shown = ["(" + ", ".join([*names][1:]) + ")" for names in (wanted, found.parameters)]
+        raise ContractError(f"{kind.__name__}.{name} must take {shown[0]}, but takes {shown[1]}.") from None
 
 
 # --- functions --------------------------------------------------------------------------------------------------------

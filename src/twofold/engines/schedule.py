@@ -7,7 +7,6 @@ from `sends(plan)` and `evaluations(plan, rows)`, whatever kind of thing a plan 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -146,7 +145,7 @@ def footprint(algorithm: Algorithm, problem: Problem) -> Footprint:
         ) from None
 
 
-@partial(jax.jit)
+@jax.jit
 def _footprint(algorithm: Algorithm, program: Program, w: Any, beta: Any) -> Footprint:
     """Never run, and traced once for all problems of one shape."""
     (member,) = program.stacks

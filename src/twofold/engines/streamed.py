@@ -26,7 +26,7 @@ from twofold import metrics as measure
 from twofold.algorithms.base import Algorithm, Message
 from twofold.engines import loop, memory
 from twofold.engines.base import Engine, Factors, Point, Snapshots, Starts, State, in_order, in_parts
-from twofold.engines.schedule import Schedule, footprint
+from twofold.engines.schedule import Schedule
 from twofold.errors import InputError
 from twofold.oracle import Member, Program
 from twofold.problem import Problem
@@ -70,18 +70,13 @@ class Streamed(Engine):
 
     def __init__(
         self, algorithm: Algorithm, problem: Problem, seeds: list[int], starts: Starts, slots: int = 0, *,
-        need: memory.Need | None = None, schedule: Schedule | None = None, chunk: int | None = None,
-        state: memory.Place = "device",
+        need: memory.Need, schedule: Schedule, chunk: int | None = None, state: memory.Place = "device",
     ) -> None:  # fmt: skip
         super().__init__(algorithm, problem, 0)
         if len(seeds) != 1:
             raise InputError(f"The streamed engine runs one seed at a time, got {len(seeds)}.")
         if state not in get_args(memory.Place):
             raise InputError(f"Private state is kept on one of {', '.join(get_args(memory.Place))}, not on {state!r}.")
-        if need is None or schedule is None:
-            shapes = footprint(self.algorithm, problem)
-            need = memory.need(problem, shapes, self.algorithm)
-            schedule = Schedule(self.algorithm, problem, shapes.parts, seeds)
         self.chunk, self.place, self._schedule = memory.choose_chunk(need, chunk, state), state, schedule
         key = randomness.root(seeds[0])
         self._common = randomness.common(key)
