@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import inspect
 import json
 import os
 import subprocess
@@ -38,12 +39,17 @@ ROWS = {
 
 
 def mx2(name: str, seeds: str, rounds: str, every: str) -> tuple[Any, Any, dict[str, Any]]:
-    """The paper's synthetic mixture: the problem, the method with theory's numbers, and the other arguments of `solve`."""
+    """The paper's synthetic mixture: the problem, the method with theory's numbers, and the other arguments of `solve`.
+
+    Every row is as likely as any other, as it was in versions that knew nothing else.
+    """
     import twofold as tw
     from twofold.solver import complete
 
     data = tw.data.synthetic.mixture(0.3)
-    problem = tw.Problem(tw.objectives.mixture(tw.losses.logistic(), lam=data.lam), tw.Clients.from_list(data.clients))
+    alike = {"sampling": "uniform"} if "sampling" in inspect.signature(tw.Problem).parameters else {}
+    objective = tw.objectives.mixture(tw.losses.logistic(), lam=data.lam)
+    problem = tw.Problem(objective, tw.Clients.from_list(data.clients), **alike)
     constants = problem.constants(mu=tw.data.synthetic.paper_constants(data).mu / (3 * problem.M))
     many = {"seeds": range(int(seeds))} if int(seeds) > 1 else {"seed": 0}
     return problem, complete(problem, name, constants)[0], {"rounds": int(rounds), "every": int(every), **many}
@@ -64,7 +70,7 @@ def scale(clients: str) -> tuple[Any, Any, dict[str, Any]]:
     import scale as many
     import twofold as tw
 
-    task = many.small(tw, int(clients))
+    task, _ = many.small(tw, int(clients), net=None)
     return task, many.method(task, "lsgd"), {"rounds": 5, "every": 5}
 
 

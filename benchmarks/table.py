@@ -319,15 +319,15 @@ def main() -> None:
         print(f"== {COMMANDS[name]}", flush=True)
         try:
             rows = PARTS[name](arguments)
-        except LookupError as why:
+        except (LookupError, subprocess.CalledProcessError) as why:
             print(f"not run: {why}; what stands in {file} is kept")
             continue
         where = elsewhere(arguments.gpu_json[0]) if name == "gpu" and arguments.gpu_json else machine()
         parts[name] = {"machine": where, "date": time.strftime("%Y-%m-%d"), "rows": rows}
-    parts = {name: parts[name] for name in PARTS if name in parts}
-    arguments.out.mkdir(exist_ok=True)
-    file.write_text(json.dumps(parts, indent=1, ensure_ascii=False) + "\n")
-    file.with_suffix(".md").write_text(markdown(parts))
+        parts = {name: parts[name] for name in PARTS if name in parts}
+        arguments.out.mkdir(exist_ok=True)
+        file.write_text(json.dumps(parts, indent=1, ensure_ascii=False) + "\n")
+        file.with_suffix(".md").write_text(markdown(parts))
     print(f"\n{'work':72} {'against':28} {'measured':>12} {'goal':>9}")
     for part in parts.values():
         for r in part["rows"]:

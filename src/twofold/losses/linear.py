@@ -286,7 +286,7 @@ class ByClass:
     def value(self, params: Pytree, rows: Rows) -> Float[jax.Array, ""]:
         """The mean loss over the rows plus the ridge."""
         weight = params["weight"] if self.loss.intercept else params
-        score = weight @ rows.x.T
+        score = (rows.x @ weight.T).T  # under vmap, XLA takes up to four times as long for weight @ rows.x.T
         score = score + params["bias"][:, None] if self.loss.intercept else score
         return rows.mean(self.loss.link.loss(score, rows.y, axis=0)) + self.loss.ridge(params)
 
