@@ -187,7 +187,7 @@ def test_rows_of_another_width_are_refused(width: int) -> None:
 
 def test_features_of_another_structure_are_refused() -> None:
     problem, point = five_features()
-    with pytest.raises(ValueError, match=r"x of rows of shape \(\), but the problem was trained on width 5"):
+    with pytest.raises(ValueError, match="x of a single row, but the problem was trained on width 5"):
         predict(problem, point, 0, np.ones(5))
     with pytest.raises(ValueError, match=r"x of width 5 in \['a'\], but the problem was trained on width 5"):
         predict(problem, point, 0, {"a": np.ones((2, 5))})

@@ -206,6 +206,11 @@ class Clients:
         >>> tw.Clients.from_list([(np.ones((2, 3)), ["b", "c"])], like=train)["ann"].y.tolist()
         [1, 2]
         """
+        if isinstance(pairs, np.ndarray):
+            raise ClientError(
+                "from_list takes a list with one pair (x, y) per client, found an array: for one array of everybody's rows use "
+                "Clients.from_groups(x, y, groups)"
+            )
         pairs = list(pairs)
         if names is None and isinstance(like, Clients) and len(pairs) == like.M:
             names = like.names
@@ -394,7 +399,10 @@ class Clients:
         columns = [features] if isinstance(features, str) else list(features)
         for column in (*special, *columns):
             if column is not None and column not in available:
-                raise _unknown("column", column, available)
+                asked = {target: "target", client: "client"}.get(column)
+                raise _unknown(
+                    "column", column, available, "" if asked is None else f'; say which it is: {asked}="..."'
+                )
         if not columns:
             raise ClientError(f"features is empty: the frame's columns are {list(available)}")
         whose = table.column(client)
@@ -988,10 +996,10 @@ def _take(data: dict[str, PyTree], index: NDArray[np.int64]) -> dict[str, PyTree
     return tree_util.tree_map(rows, data)
 
 
-def _unknown(kind: str, name: object, available: Sequence[object]) -> ClientError:
+def _unknown(kind: str, name: object, available: Sequence[object], remedy: str = "") -> ClientError:
     close = difflib.get_close_matches(str(name), [str(other) for other in available], n=1)
     listed = ", ".join(map(repr, available[:20])) + (", ..." if len(available) > 20 else "")
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    hint = f"; did you mean {close[0]!r}?" if close else remedy
     return ClientError(f"there is no {kind} {name!r} among {listed}{hint}")
 
 
