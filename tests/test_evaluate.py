@@ -393,9 +393,9 @@ def test_few_rows_make_nobody_sure() -> None:
     assert "1 clients have too few rows here for a sure verdict (6 are needed)" in str(found)
 
 
-def made_up(M: int = 42) -> Report:
+def made_up(M: int = 42, most: int = 90) -> Report:
     rng = np.random.default_rng(0)
-    counts = rng.integers(6, 90, size=M)
+    counts = rng.integers(6, most, size=M)
     data = tw.Clients.from_list([(rng.normal(size=(n, WIDTH)), rng.integers(2, size=n)) for n in counts],
                                 names=[f"a patient with a long name {m}" for m in range(M)])  # fmt: skip
     problem = tw.Problem(tw.objectives.mixture(LOSS, 0.1), data)
@@ -422,6 +422,13 @@ def test_the_report_reads_well_on_a_narrow_screen_and_in_a_notebook() -> None:
     np.testing.assert_allclose(table["personal"] - table["shared"], table["over_shared"])
     with pytest.raises(KeyError, match="A gain is over shared or alone, not over 'w'"):
         found.gain("w")
+
+
+def test_clients_of_one_size_stand_in_the_middle_of_the_picture() -> None:
+    page = made_up(M=3, most=7)._repr_html_()
+    assert page.count(">6 rows each</text>") == 2 and ">6 rows</text>" not in page
+    unequal = made_up(M=3)._repr_html_()
+    assert "rows each" not in unequal and unequal.count(" rows</text>") == 4
 
 
 def test_a_metric_without_a_value_leaves_its_client_out() -> None:

@@ -354,7 +354,9 @@ def test_mistakes_get_a_sentence():
         PersonalizedClassifier(client="patient").fit(frame.assign(patient=[None, *frame["patient"][1:]]), labels)
     with pytest.raises(ValueError, match="The target has only one class, 'well': there is nothing to tell apart"):
         PersonalizedClassifier(client="patient").fit(frame, ["well"] * len(frame))
-    with pytest.raises(ValueError, match="y has '(better|worse)' at row 0, which is no number: .* PersonalizedClassifier"):
+    with pytest.raises(
+        ValueError, match="y has '(better|worse)' at row 0, which is no number: .* PersonalizedClassifier"
+    ):
         PersonalizedRegressor(client="patient").fit(frame, labels)
     whole = frame.assign(motion=labels)
     with pytest.raises(ValueError, match=r"X still has the column 'motion', which is y: .* X.drop\(columns='motion'\)"):
