@@ -262,6 +262,24 @@ WRONG: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         ValueError,
         r"FedAvg is lsgd on one shared model: Problem\(objectives.traditional",
     ),
+    "fedavg without a word of when to stop": (
+        lambda: tw.solve(problem(), "fedavg"),
+        ValueError,
+        "FedAvg is lsgd on one shared model",
+    ),
+    "a name looked for at the top": (lambda: tw.logistic, AttributeError, "; it is tw.losses.logistic$"),
+    "a name in capitals looked for at the top": (lambda: tw.Ditto, AttributeError, "; it is tw.methods.ditto$"),
+    "a name of nobody": (lambda: tw.fit, AttributeError, "^module 'twofold' has no attribute 'fit'$"),
+    "one array as a list of clients": (
+        lambda: tw.Clients.from_list(np.eye(2), [0, 1]),  # pyright: ignore[reportArgumentType]
+        ValueError,
+        r"one pair \(x, y\) per client, found an array: .* Clients.from_groups\(x, y, groups\)",
+    ),
+    "a table whose target is not said": (
+        lambda: tw.Clients.from_frame({"user": ["ann"], "motion": [1.0]}),
+        ValueError,
+        "there is no column 'y' among 'user', 'motion'; say which it is: target=",
+    ),
     "Ditto": (
         lambda: tw.solve(problem(), "Ditto", rounds=2),
         ValueError,
@@ -414,6 +432,8 @@ def test_what_solve_is_given_by_mistake() -> None:
             tw.solve(problem.objective, problem.clients, *more, rounds=1)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="all else by name, but there is also 30"):
         tw.solve(problem, "acd", 30)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="callbacks are functions, which are called with every record, got 'log'"):
+        tw.solve(problem, "acd", rounds=1, callbacks="log")  # type: ignore[arg-type]
     seen: list[Any] = []
     tw.solve(problem, "acd", rounds=2, callbacks=seen.append)
     assert len(seen) == 3

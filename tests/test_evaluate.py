@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax
@@ -187,7 +188,7 @@ def test_rows_of_another_width_are_refused(width: int) -> None:
 
 def test_features_of_another_structure_are_refused() -> None:
     problem, point = five_features()
-    with pytest.raises(ValueError, match=r"x of rows of shape \(\), but the problem was trained on width 5"):
+    with pytest.raises(ValueError, match="x of a single row, but the problem was trained on width 5"):
         predict(problem, point, 0, np.ones(5))
     with pytest.raises(ValueError, match=r"x of width 5 in \['a'\], but the problem was trained on width 5"):
         predict(problem, point, 0, {"a": np.ones((2, 5))})
@@ -393,9 +394,9 @@ def test_few_rows_make_nobody_sure() -> None:
     assert "1 clients have too few rows here for a sure verdict (6 are needed)" in str(found)
 
 
-def made_up(M: int = 42) -> Report:
+def made_up(M: int = 42, most: int = 90) -> Report:
     rng = np.random.default_rng(0)
-    counts = rng.integers(6, 90, size=M)
+    counts = rng.integers(6, most, size=M)
     data = tw.Clients.from_list([(rng.normal(size=(n, WIDTH)), rng.integers(2, size=n)) for n in counts],
                                 names=[f"a patient with a long name {m}" for m in range(M)])  # fmt: skip
     problem = tw.Problem(tw.objectives.mixture(LOSS, 0.1), data)
@@ -422,6 +423,13 @@ def test_the_report_reads_well_on_a_narrow_screen_and_in_a_notebook() -> None:
     np.testing.assert_allclose(table["personal"] - table["shared"], table["over_shared"])
     with pytest.raises(KeyError, match="A gain is over shared or alone, not over 'w'"):
         found.gain("w")
+
+
+def test_clients_of_one_size_stand_in_the_middle_of_the_picture() -> None:
+    ends = r">\d+ rows</text>"
+    page, unequal = made_up(M=3, most=7)._repr_html_(), made_up(M=3)._repr_html_()
+    assert page.count(">6 rows each</text>") == 2 and not re.findall(ends, page)
+    assert "rows each</text>" not in unequal and len(re.findall(ends, unequal)) == 4
 
 
 def test_a_metric_without_a_value_leaves_its_client_out() -> None:

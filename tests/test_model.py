@@ -348,7 +348,7 @@ WRONG: dict[str, tuple[Any, str]] = {
         np.ones((2, 2)),
         r"Client 1 has x of width 2, but the model was trained on width 3 \(age, height, weight\)",
     ),
-    "a row": (np.ones(3), r"x of rows of shape \(\), but the model was trained on width 3"),
+    "a row": (np.ones(3), "x of a single row, but the model was trained on width 3"),
     "a missing column": (
         FRAME.drop(columns="height"),
         r"no column height; the model was trained on age, height, weight, and the fr",
@@ -391,7 +391,7 @@ def test_one_row_of_a_frame_is_told_how_to_stay_a_table() -> None:
         for call in (lambda row=row: model.predict("ann", row), lambda row=row: model.adapt(row, [1])):
             with pytest.raises(TypeError, match=r"got Series\. For one row of a frame say frame\.iloc\[\[0\]\]"):
                 call()
-    with pytest.raises(ValueError, match=r"x of rows of shape \(\), .* width 3 .* a single row as x\[None, :\]"):
+    with pytest.raises(ValueError, match=r"x of a single row, .* width 3.*: give rows, as in x\[None, :\]"):
         made(**NAMED).predict(1, X[0])
     assert model.predict("ann", frame.iloc[[0]]).shape == (1,)
 

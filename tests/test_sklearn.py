@@ -23,9 +23,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import twofold as tw
 from test_compilations import compiling
-from twofold import sklearn as estimators
 from twofold.clients import ClientWarning
 from twofold.sklearn import PersonalizedClassifier, PersonalizedRegressor, WholeClients, WithinClients, load
+from twofold.sklearn.checks import TOLD
 
 
 @parametrize_with_checks([PersonalizedClassifier(), PersonalizedRegressor()])
@@ -352,6 +352,16 @@ def test_mistakes_get_a_sentence():
             PersonalizedClassifier(**options).fit(frame, labels)
     with pytest.raises(ValueError, match="no client"):
         PersonalizedClassifier(client="patient").fit(frame.assign(patient=[None, *frame["patient"][1:]]), labels)
+    with pytest.raises(ValueError, match="The target has only one class, 'well': there is nothing to tell apart"):
+        PersonalizedClassifier(client="patient").fit(frame, ["well"] * len(frame))
+    with pytest.raises(
+        ValueError, match="y has '(better|worse)' at row 0, which is no number: .* PersonalizedClassifier"
+    ):
+        PersonalizedRegressor(client="patient").fit(frame, labels)
+    whole = frame.assign(motion=labels)
+    with pytest.raises(ValueError, match=r"X still has the column 'motion', which is y: .* X.drop\(columns='motion'\)"):
+        PersonalizedClassifier(client="patient").fit(whole, whole["motion"])
+    PersonalizedClassifier(client="patient", strength=1.0).fit(frame, labels.rename("drug"))  # another column's name
     with pytest.raises(tw.TwofoldError, match="infinity, first at row 1, column 0"):
         PersonalizedRegressor().fit([[1.0], [np.inf]], [0.0, 1.0])
 
@@ -372,12 +382,14 @@ def test_nobody_falls_back_to_the_shared_model_without_a_word():
     search = GridSearchCV(PersonalizedClassifier(), {"strength": [0.01, 1.0]}, cv=WithinClients(2), scoring="accuracy")
     with pytest.warns(ClientWarning, match="groups= goes to the splitters alone"):
         search.fit(rest, labels, groups=who)
-    PersonalizedClassifier().fit(rest, labels).predict(rest)  # the usual model, by its defaults
+    with pytest.warns(ClientWarning, match="nobody says whose rows these are"):  # a column of strings may be meant to
+        PersonalizedClassifier().fit(rest, labels)
+    PersonalizedClassifier().fit(rest[["dose"]], labels).predict(rest[["dose"]])  # the usual model, by its defaults
     PersonalizedClassifier(objective="shared", strength=0.1).fit(rest, labels)
 
 
 def test_whole_clients_held_out_are_told_of_once_and_briefly():
-    estimators._TOLD.clear()
+    TOLD.clear()
     x, y, who = numbers()
     with sklearn.config_context(enable_metadata_routing=True), warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("default")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -181,11 +182,25 @@ def test_what_cannot_be_a_feature_is_named_all_at_once():
         Clients.from_frame(np.eye(2))  # type: ignore[arg-type]
 
 
+def test_a_level_in_other_capitals_is_not_ignored_in_silence():
+    schema = Clients.from_frame(pandas_frame(), client="patient").schema
+    row: dict[str, list[Any]] = {"age": [60.0], "visits": [1], "smoker": [True], "city": ["Rome"]}
+    known = schema.transform(row)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        elsewhere = schema.transform(row | {"city": ["Paris"]})
+    with pytest.warns(UserWarning, match="'city' has ' rome', which did not occur in training, where 'Rome' did"):
+        np.testing.assert_array_equal(schema.transform(row | {"city": [" rome"]}), elsewhere)
+    assert known.sum() == elsewhere.sum() + 1
+
+
 def test_new_rows_of_another_shape_are_refused():
     schema = Clients.from_frame(pandas_frame(), client="patient").schema
     with pytest.raises(ValueError, match="no columns 'age', 'visits'"):
         schema.transform({"smoker": [True], "city": ["Rome"]})
-    with pytest.raises(ValueError, match="'age' holds category values, but it was a number"):
+    with pytest.raises(
+        ValueError, match="'age' holds strings or categories, such as 'old', but in training it held numbers"
+    ):
         schema.transform({"age": ["old"], "visits": [1], "smoker": [True], "city": ["Rome"]})
     with pytest.raises(ValueError, match="needs 4 columns"):
         schema.transform(np.ones((2, 3)))

@@ -1,8 +1,8 @@
 """# Digits: who knows only two
 
 Twenty people have ten labelled images each, of two digits only (scikit-learn's digits). One model for all of them has to tell
-ten digits apart; a model of one's own has seen ten images. A shared start with something of one's own is right more often
-than either. `twofold demo` is the long version, with the strength chosen on further images.
+ten digits apart, and a model trained alone has seen ten images. A model that is partly shared and partly one's own is right more
+often than either. `twofold demo` is the long version, with the strength chosen on further images.
 """
 
 import twofold as tw

@@ -1,7 +1,7 @@
 """# Three methods, and what theory says of them
 
 No step size is set here: every number comes from the problem's constants. The band is over seeds. ACD and ASVRCD go to the
-optimum at a rate that is proven; LSGD, which is FedAvg with a private part, stays where its sampling noise keeps it. The dotted
+optimum at a rate that is proven; LSGD, which is FedAvg with a private part, stops short of it, because it samples rows. The dotted
 lines are what the theorems guarantee, so a method may be faster but not slower, on average.
 """
 

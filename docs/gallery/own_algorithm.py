@@ -1,8 +1,8 @@
 """# An algorithm of your own
 
 An algorithm is a few pure functions around one message: what leaves a client is what `client` returns, and nothing else. This
-one is gradient descent on both blocks at once. From these lines it runs in every engine, with many seeds, with an exact
-ledger, and beside every other method in a plot.
+one is gradient descent on both blocks at once. These lines are enough to run it in every engine and with many seeds, with an
+exact ledger, and to plot it beside every other method.
 """
 
 from typing import Any, NamedTuple

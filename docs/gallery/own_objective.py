@@ -2,7 +2,7 @@
 
 People agree on what makes a film good, and differ in how strict they are: one taste w for all, one threshold β for each. Write
 one client's loss as a mean over its rows, in plain w and β; twofold does the rest. Smoothness is measured. Strong convexity is
-never guessed, so it is said: with it come certified steps and a certified stop.
+never guessed, so here we say it, `constants(mu=…)`; with it, steps and the end of the run are certified.
 """
 
 import jax.numpy as jnp

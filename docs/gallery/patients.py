@@ -1,7 +1,7 @@
-"""# Patients: a table with strings, gaps and categories
+"""# Patients: a table with strings, categories and missing values
 
 A voice clinic follows 24 patients. Each visit is a row of a data frame: an age, a sex, two measures of the voice (one of them
-often missing), and a score to predict. Every patient is a client, whose rows stay where they are.
+often missing), and a score to predict. Every patient is a client, and the rows of a client stay where they are.
 (Means, category names and gradients do leave: see *What a message reveals*.) How much should one patient learn
 from the others? `tw.tune` finds out by cross-validation inside every patient's own rows, and says by how much it pays.
 """

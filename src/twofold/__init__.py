@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -84,9 +85,23 @@ def __getattr__(name: str) -> Any:
 
         value = version()
     else:
-        raise AttributeError(f"module 'twofold' has no attribute {name!r}")
+        from twofold.errors import NoSuchName
+
+        raise NoSuchName(f"module 'twofold' has no attribute {name!r}{_elsewhere(name)}")
     globals()[name] = value
     return value
+
+
+def _elsewhere(name: str) -> str:
+    """Where a name of ours is. Python also asks here before it imports a module of ours: for these nothing is imported."""
+    if name.startswith("_") or find_spec(f"twofold.{name}") is not None:
+        return ""
+    for module in ("losses", "objectives", "methods", "algorithms"):
+        home = import_module(f"twofold.{module}")
+        found = next((spelt for spelt in (name, name.lower()) if spelt in home.__all__), None)
+        if found is not None:
+            return f"; it is tw.{module}.{found}"
+    return ""
 
 
 def __dir__() -> list[str]:

@@ -181,6 +181,11 @@ class Clients:
         >>> tw.Clients.from_list([(np.ones((2, 3)), ["b", "c"])], like=train)["ann"].y.tolist()
         [1, 2]
         """
+        if isinstance(pairs, np.ndarray):
+            raise ClientError(
+                "from_list takes a list with one pair (x, y) per client, found an array: for one array of everybody's rows use "
+                "Clients.from_groups(x, y, groups)"
+            )
         pairs = list(pairs)
         if names is None and isinstance(like, Clients) and len(pairs) == like.M:
             names = like.names

@@ -47,7 +47,7 @@ def grouped(
     if features is None:
         features = [column for column in table.names if column not in special]
     columns = [features] if isinstance(features, str) else list(features)
-    _refuse_unknown(table, *special, *columns)
+    _refuse_unknown(table, client, target, *special[2:], *columns)
     if not columns:
         raise ClientError(f"features is empty: the frame's columns are {list(table.names)}")
     owners = _owners(table, client)
@@ -80,10 +80,11 @@ def grouped_like(
     return Grouped(schema.transform(table, owners), y, owners, _weights(table, row_weights), schema)
 
 
-def _refuse_unknown(table: Columns, *columns: str | None) -> None:
-    for column in columns:
+def _refuse_unknown(table: Columns, client: str, target: str | None, *columns: str) -> None:
+    """Refuse a column that the table does not have: that of the clients, that of the target, or any other."""
+    for column, option in ((client, "client"), (target, "target"), *((each, None) for each in columns)):
         if column is not None and column not in table.names:
-            raise unknown("column", column, table.names)
+            raise unknown("column", column, table.names, "" if option is None else f'; say which it is: {option}="..."')
 
 
 def _owners(table: Columns, client: str) -> list[Any]:

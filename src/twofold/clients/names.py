@@ -17,11 +17,11 @@ Name: TypeAlias = str | int
 """What a client is called."""
 
 
-def unknown(kind: str, name: object, available: Sequence[object]) -> ClientError:
-    """The error of a client or a column that is not there, with the nearest one that is."""
+def unknown(kind: str, name: object, available: Sequence[object], remedy: str = "") -> ClientError:
+    """The error of a client or a column that is not there, with the nearest one that is, or else the remedy."""
     close = difflib.get_close_matches(str(name), [str(other) for other in available], n=1)
     listed = ", ".join(map(repr, available[:20])) + (", ..." if len(available) > 20 else "")
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    hint = f"; did you mean {close[0]!r}?" if close else remedy
     return ClientError(f"there is no {kind} {name!r} among {listed}{hint}")
 
 

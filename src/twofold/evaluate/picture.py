@@ -105,7 +105,14 @@ def _against_rows(
     reach = float(np.max(np.abs(values[good]))) or 1.0
     along = np.log(np.maximum(rows, 1))
     low, high = float(along.min()), float(along.max())
-    high = high if high > low else low + 1.0
+    if high == low:  # one number of rows for all: in the middle, with one caption
+        low, high = low - 1.0, high + 1.0
+        captions = [_text(LEFT + INNER / 2, top + height + 18, f"{int(rows.min()):,} rows each", "middle", QUIET)]
+    else:
+        captions = [
+            _text(LEFT, top + height + 18, f"{int(rows.min()):,} rows", "start", QUIET),
+            _text(LEFT + INNER, top + height + 18, f"{int(rows.max()):,} rows", "end", QUIET),
+        ]
     zero = top + height / 2
     out = [
         _text(LEFT, top - 8, f"{title}, by the number of training rows", "start"),
@@ -113,8 +120,7 @@ def _against_rows(
         _text(LEFT - 10, top + 10, signed(reach, measure), "end", QUIET),
         _text(LEFT - 10, zero + 4, "0", "end", QUIET),
         _text(LEFT - 10, top + height, signed(-reach, measure), "end", QUIET),
-        _text(LEFT, top + height + 18, f"{int(rows.min()):,} rows", "start", QUIET),
-        _text(LEFT + INNER, top + height + 18, f"{int(rows.max()):,} rows", "end", QUIET),
+        *captions,
     ]
     unit = " points" if measure in PERCENT else ""
     for name, value, at, count in zip(names, values, along, rows, strict=True):

@@ -186,9 +186,10 @@ def check_features(
     if found != needed:
         named = "" if features is None else f" ({_some(features)})"
         one = all(shape == () for shape in found.values()) and () not in needed.values()
-        same = "give rows with the same features" + (", a single row as x[None, :]" if one else "")
+        same = "give rows, as in x[None, :]" if one else "give rows with the same features"
+        has = "x of a single row" if one else f"x of {_show(found)}"
         raise InputError(
-            f"Client {client!r} has x of {_show(found)}, but the {trained} was trained on {_show(needed)}{named}: {same}."
+            f"Client {client!r} has {has}, but the {trained} was trained on {_show(needed)}{named}: {same}."
         )
 
 

@@ -143,12 +143,14 @@ def solve(
         refuse_arguments(solve, algorithm, unknown)
     if not isinstance(problem, Problem):
         raise KindError(f"solve needs a Problem (tw.Problem(objective, clients)), got {type(problem).__name__}.")
-    if not isinstance(algorithm, str | Algorithm):
+    if algorithm != "auto":
         make(algorithm)  # says what to write instead, before anything else is said
     if checkpoint is not None or checkpoint_every is not None:
         refuse_settings(checkpoint, checkpoint_every)
     all_seeds = _seeds(seed, seeds)
     called = (callbacks,) if callable(callbacks) else tuple(callbacks)
+    if not all(map(callable, called)):
+        raise KindError(f"callbacks are functions, which are called with every record, got {callbacks!r}.")
     options = Options(
         budget=_budget(algorithm, rounds, iterations, seconds, target, tol, every),
         record=record, engine=engine, start=None if start is None else _start(start),

@@ -65,8 +65,8 @@ class Columns:
         lost = [name for name in names if name not in self.names]
         if lost:
             listed = ", ".join(map(repr, lost))
-            what = f"is no column {listed}" if len(lost) == 1 else f"are no columns {listed}"
-            raise InputError(choose_from(f"There {what} in the table", str(lost[0]), map(str, self.names)))
+            what = f"no column {listed}" if len(lost) == 1 else f"no columns {listed}"
+            raise InputError(choose_from(f"The table has {what}", str(lost[0]), map(str, self.names)))
         for name in names:
             if self.names.count(name) > 1:
                 raise InputError(f"There are {self.names.count(name)} columns named {name!r}: rename all but one.")

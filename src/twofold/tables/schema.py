@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, cast, get_args
@@ -65,9 +66,9 @@ class Schema:
 
     `Clients.from_frame` makes it and keeps it as `clients.schema`. It holds no rows, only the fields below.
 
-    A level that did not occur in training has 0 in all its column's features. A value missing from a column that had no gaps in
-    training is replaced by the mean. With `standardize="per client"` each client has its own means and spreads, and a new client
-    gets the mean of all clients' means and spreads.
+    A level that did not occur in training has 0 in all its column's features; if it is a known one in other capitals, a warning says
+    so. A value missing from a column that had no gaps in training is replaced by the mean. With `standardize="per client"` each
+    client has its own means and spreads, and a new client gets the mean of all clients' means and spreads.
 
     >>> import pandas as pd, twofold as tw
     >>> df = pd.DataFrame(
@@ -158,6 +159,7 @@ class Schema:
         for column, values in columns:
             _check_kind(column, values)
             if column.kind == "category":
+                _warn_of_spelling(column, values)
                 parts += [((values.values == level) & ~values.missing).astype(np.float64) for level in column.levels]
             else:
                 parts.append(self._number(column, values, places, number))
@@ -435,7 +437,27 @@ def _check_kind(column: Column, values: Values) -> None:
         return
     if column.kind == "category" and not all(isinstance(level, str) for level in column.levels):
         return  # a category whose levels are numbers may also be given as a column of numbers
-    raise InputError(f"Column {column.name!r} holds {values.kind} values, but it was a {column.kind} in training.")
+    example = values.values[~values.missing][0]
+    held, was = (
+        {"number": "numbers", "boolean": "booleans", "category": "strings or categories"}[kind]
+        for kind in (values.kind, column.kind)
+    )
+    raise InputError(f"Column {column.name!r} holds {held}, such as {plain(example)!r}, but in training it held {was}.")
+
+
+def _warn_of_spelling(column: Column, values: Values) -> None:
+    """Say so if a level that did not occur in training differs from one that did only by capitals or spaces around it."""
+    known = {str(level).strip().casefold(): level for level in column.levels if isinstance(level, str)}
+    for level in dict.fromkeys(values.values[~values.missing].tolist()):
+        meant = known.get(level.strip().casefold()) if isinstance(level, str) else None
+        if meant is not None and level not in column.levels:
+            warnings.warn(
+                f"Column {column.name!r} has {level!r}, which did not occur in training, where {meant!r} did: if they mean the same, "
+                "spell them the same. Here the row counts as having no level of this column.",
+                UserWarning,
+                stacklevel=2,
+            )
+            return
 
 
 def _ordered(levels: Iterable[Any]) -> tuple[Any, ...]:

@@ -29,15 +29,17 @@ from twofold.oracle import Member, Program
 from twofold.problem import Problem
 from twofold.result import Ledger
 from twofold.solver import complete
+from twofold.solver.steps import is_quadratic
 from twofold.tree import Pytree
 from twofold.variables import Variables
 
 __all__ = ["Fit", "Path", "assign"]
 
-MOST_ROUNDS = {"newton": 30, "lbfgs": 150}
-CALM = {"newton": (1e-4, 1), "lbfgs": (1e-7, 2)}
-"""A fit is over when F has fallen by less than this part of itself in so many rounds on end. A step of Newton's that lowers F by a
-ten-thousandth leaves about the square of that, far below the error of any loss held out; the first steps of L-BFGS say nothing."""
+MOST_ROUNDS = {"quadratic": 2, "newton": 30, "lbfgs": 150}
+CALM = {"quadratic": (1e-4, 1), "newton": (1e-4, 1), "lbfgs": (1e-7, 2)}
+"""The second round of Newton's method has found the minimum of a quadratic. Elsewhere a fit is over when F has fallen by less than this
+part of itself in so many rounds on end. A step of Newton's that lowers F by a ten-thousandth leaves about the square of that, far below
+the error of any loss held out; the first steps of L-BFGS say nothing."""
 AT_ONCE = 1 << 28
 """Bytes of (folds × rows × features) up to which all folds are fitted together."""
 
@@ -64,11 +66,11 @@ class Point(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """A `Fit` as the compiled program gives it: padded, with a leading axis of folds."""
+    """A `Fit` as the compiled program gives it: padded; the end and the rounds have a leading axis of folds."""
 
     end: Point
     rounds: jax.Array
-    losses: Buckets
+    losses: Buckets  # each row's own fold's
     grades: Buckets
 
 
@@ -104,13 +106,14 @@ class Path:
         self.clients, self.folds = clients, folds
         problem = Problem(objective, clients, sampling="uniform")
         self._problem = problem
-        self._algorithm: Algorithm = tree.cast(_for_a_path(complete(problem, "profile")[0]))
+        self._algorithm, kind = _for_a_path(complete(problem, "profile")[0], is_quadratic(problem))
         self._variables = problem.variables
         self._stacks = tuple(stack._replace(draws=None, proof=None) for stack in problem.stacks)
         self._held = tuple(jnp.asarray(part) for part in self._padded(fold, -1))
         weights = np.ones(clients.rows) if clients.row_weights is None else np.asarray(clients.row_weights)
         self._weights = tuple(
-            np.stack(parts) for parts in zip(*(self._of_fold(weights, fold != f) for f in range(folds)), strict=True)
+            jnp.asarray(np.stack(parts))
+            for parts in zip(*(self._of_fold(weights, fold != f) for f in range(folds)), strict=True)
         )
         w, beta = problem.start
         self._point = jax.tree.map(
@@ -118,8 +121,7 @@ class Path:
         )
         width = sum(leaf[0].size for leaf in jax.tree.leaves(clients.x))
         self._together = folds * clients.rows * width * 8 <= AT_ONCE
-        outer = getattr(self._algorithm, "outer", "lbfgs")
-        self._most, self._calm = MOST_ROUNDS[outer], CALM[outer]
+        self._most, self._calm = MOST_ROUNDS[kind], CALM[kind]
         plan = self._algorithm.plan(randomness.common(randomness.root(0)), jnp.int32(0))
         billed, counting = problem.billed, self._algorithm
         if billed is not problem:
@@ -205,14 +207,16 @@ class Path:
         )  # fmt: skip
 
 
-def _for_a_path(algorithm: Algorithm) -> Algorithm:
-    """With Newton's method two steps of each client in a round will do, since every fit starts where its neighbour ended.
+def _for_a_path(algorithm: Algorithm, quadratic: bool) -> tuple[Algorithm, str]:
+    """The method with as many steps of each client in a round as a path needs, and its kind: a key of `MOST_ROUNDS`.
 
-    (One step is too few: with a strong pull, ∇φ_m is then that of a quadratic model, and F stands still before the end.)
+    One step of Newton's finds the minimum of a quadratic. Elsewhere two will do, since every fit starts where its neighbour ended.
+    (One is too few there: with a strong pull, ∇φ_m is then that of a quadratic model, and F stands still before the end.)
     """
     if not isinstance(algorithm, Profile) or algorithm.outer != "newton":
-        return algorithm
-    return dataclasses.replace(cast(Any, algorithm), steps=2)
+        return tree.cast(algorithm), "lbfgs"
+    there = dataclasses.replace(cast(Any, algorithm), steps=1 if quadratic else 2)
+    return tree.cast(there), "quadratic" if quadratic else "newton"
 
 
 def _nothing(clients: int) -> Ledger:
