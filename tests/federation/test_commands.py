@@ -178,6 +178,7 @@ def test_check_shows_what_join_would_tell(folder: Path):
     plain = call("check", *JOIN[1:6])
     assert plain.exit_code == 0 and "loss" not in plain.output.split("messages")[0], plain.output
     assert "rows" in plain.output and "calL" in plain.output
+    assert "commitment" not in plain.output  # without a key there is none
     assert "loss" in call("check", *JOIN[1:6], "--tell", "constants,rows,loss").output
     pytest.importorskip("dp_accounting")
     noisy = call("check", *JOIN[1:6], "--tell", "rows", "--clip", "1", "--noise", "5")

@@ -383,6 +383,8 @@ def check(
         else f"in the open: {REVEALS.get(agreed.objective.name, '')}"
     )
     body.append(["messages", behind, f"{agreed.rounds} rounds"])
+    if agreed.keys:
+        body.append(["commitment", "a digest of these rows and options under this client's key", "once"])
     title = f"What {as_} would tell ({len(seat.x)} rows, {agreed.width} columns)"
     show(rich_table(title, ["what", "value", "how often"], body))
     _show_digest(agreed)

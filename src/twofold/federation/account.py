@@ -18,6 +18,7 @@ from twofold.errors import InputError
 from twofold.federation import gap, wire
 from twofold.federation.masks import SHARE
 from twofold.federation.seat import asked_about
+from twofold.federation.steps import complete
 from twofold.federation.study import Study
 from twofold.result import History, Ledger, Result
 from twofold.tree import Pytree
@@ -39,7 +40,7 @@ def most_bytes(study: Study) -> int:
     """
     sets = len(asked_about(study.loss, study.stand_in))
     told = {"mu": [0.5] * sets, "L": [1.0] * sets, "calL": [1.0] * sets, "rows": 100}
-    algorithm, _ = study.complete(dict.fromkeys(study.names, told))
+    algorithm, _ = complete(study, dict.fromkeys(study.names, told))
     message = footprint(tree.cast(algorithm), study.stand_in).message
     numbers = sum(leaf.size for leaf in jax.tree.leaves(message)) + 2
     numbers += 0 if study.tolerance is None else gap.numbers_told(study.stand_in)

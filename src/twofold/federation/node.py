@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -223,7 +223,7 @@ class Node:
         if self._state is None or not self._state.last:
             raise Refused(SERVER, "says goodbye before the end of the study")
         if not self._state.parted:
-            self._keep(_State(**{**vars(self._state), "parted": True}))
+            self._keep(replace(self._state, parted=True))
         return {"kind": "bye"}, {}
 
     def _ended(self, state: _State, asked: Asked) -> _State:
@@ -349,7 +349,7 @@ class Node:
         own = [shares[0] for shares in found.values() if shares]
         pair = [shares[1 + k] for shares in found.values() if shares for k in gone]
         if state.opened is None:
-            self._keep(_State(**{**vars(state), "opened": here}))
+            self._keep(replace(state, opened=here))
         sent = {"own": np.frombuffer(b"".join(own), np.uint8), "pair": np.frombuffer(b"".join(pair), np.uint8)}
         return {"kind": "open", "round": state.round}, sent
 
@@ -383,13 +383,13 @@ class Node:
                 "join as at its beginning, or let the coordinator begin another run in a new --out folder."
             )
         if self._contract is None:
-            self.use(found, text)
+            self._use(found, text)
         if not path.exists():
             store.closed(self.folder)
             store.replace_file(path, text.encode())
         self._contract = self._promised = text
 
-    def use(self, found: Contract, text: str) -> None:
+    def _use(self, found: Contract, text: str) -> None:
         """Make everything that follows from a contract."""
         problem, m = self.seat.problem, self.seat.position
         self.algorithm = tree.cast(found.algorithm)
@@ -457,6 +457,11 @@ class Node:
         return self._remembers("last")
 
     @property
+    def answered(self) -> int:
+        """The last round that this node has answered since it was started."""
+        return 0 if self._state is None else self._state.round
+
+    @property
     def has_parted(self) -> bool:
         """Whether the coordinator has said goodbye: nobody will ask again."""
         return self._remembers("parted")
@@ -479,7 +484,7 @@ class Node:
         path = self.folder / "contract.json"
         if self._contract is None and path.exists():
             text = path.read_text()
-            self.use(Contract(self.study, text), text)
+            self._use(Contract(self.study, text), text)
             self._contract = text
         if self._contract is not None:
             self._load()

@@ -36,9 +36,9 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from twofold.engines.flower import bodies
 from twofold.errors import InputError, TwofoldError
 from twofold.federation.certificates import is_loopback
-from twofold.federation.coordinator import Stopped
 from twofold.federation.keys import Identity
 from twofold.federation.node import Node
+from twofold.federation.patience import Stopped
 from twofold.federation.wire import said_by
 
 __all__ = ["NotLetIn", "authority", "host_of", "join"]
@@ -47,6 +47,10 @@ BEAT = 1.5
 """Seconds between two signs of life."""
 PERSISTENCE = 10.0
 """Seconds for which a node that is turned away tries again: its old self may not be forgotten yet."""
+LONGEST = 2.0
+"""Seconds between two attempts to reach a coordinator that is away."""
+SELDOM = 60.0
+"""Seconds between two lines of the log that say the same: how far it is, or that there is still no coordinator."""
 log = logging.getLogger("twofold.join")
 
 
@@ -204,7 +208,8 @@ def join(
     if node.has_parted:
         log.info("the study is done, and the coordinator has said goodbye")
         return
-    since, wait, turned_away = time.monotonic(), 0.1, 0.0
+    since = spoken = time.monotonic()
+    wait, turned_away = 0.1, 0.0
     while not stop():
         line = _Line(server, roots, node.identity)
         try:
@@ -212,6 +217,9 @@ def join(
             log.info("joined %s as %s", server, node.name)
             for _ in _answers(line, node, stop):
                 since, wait, turned_away = time.monotonic(), 0.1, 0.0
+                if since - spoken > SELDOM:
+                    spoken = since
+                    log.info("round %d of at most %d is answered", node.answered, node.study.rounds)
             return
         except (httpx.HTTPError, RuntimeError, OSError) as error:
             if node.has_parted:
@@ -224,9 +232,11 @@ def join(
             if now - since > patience:
                 _give_up(node, f"No coordinator at {server} for {patience:g} s: {_why(error)}.", error)
                 return
-            log.warning("the connection to %s failed (%s); again in %.1f s", server, _why(error), wait)
+            if wait < LONGEST or now - spoken > SELDOM:
+                spoken = now
+                log.warning("the connection to %s failed (%s); again in %.1f s", server, _why(error), wait)
             time.sleep(wait)
-            wait = min(2 * wait, 2.0)
+            wait = min(2 * wait, LONGEST)
         finally:
             line.leave()
 
