@@ -4,11 +4,12 @@
 
 `small` is 4 nodes, each a process; `many` is 32 nodes, 8 in each of 4 processes; `skip` and `many-skip` are the same where a round
 may go on without somebody, which takes a second exchange and shares of every seed; `large` is 4 nodes with messages of 40 MB (a
-softmax over 10,000 features and 500 classes), and `large-pages` the same with memory in pages of 2 MB, as deploy/ has it. All are the mixture solved by LSGD. `bare` and `bare-large` are what the wire alone
-costs: 4 clients whose requests, of the same size, a server of the same kind (uvicorn, TLS) holds until all have come. `stock` is the
-same study as an app of Flower's own (deploy/flwr-app), with its SuperLink and SuperNodes as they come, without TLS, keys and masks: a
-process is started for every message. A round's time is that between two entries of the coordinator's log; the first five are left
-out (of `large`, `bare-large` and `stock`, the first).
+softmax over 10,000 features and 500 classes), and `large-pages` the same with memory in pages of 2 MB, as deploy/ has it. All are
+the mixture solved by LSGD. `bare` and `bare-large` are what the wire alone costs: 4 clients whose requests, of the same size, a
+server of the same kind (uvicorn, TLS) holds until all have come. `stock` is the same study as an app of Flower's own (deploy/flwr-
+app), with its SuperLink and SuperNodes as they come, without TLS, keys and masks: a process is started for every message. A round's
+time is that between two entries of the coordinator's log; the first five are left out (of `large`, `bare-large` and `stock`, the
+first).
 """
 
 from __future__ import annotations

@@ -335,7 +335,7 @@ def _seat(agreed: Study, name: str, data: Path) -> Seat:
 
 
 def _tells(agreed: Study, text: str | None) -> tuple[str, ...]:
-    from twofold.federation.node import usual_tells
+    from twofold.federation.tells import usual_tells
 
     return usual_tells(agreed) if text is None else tuple(word for word in text.replace(" ", "").split(",") if word)
 
@@ -352,7 +352,7 @@ def check(
     delta: DeltaOption = 1e-6,
 ) -> None:
     """Show everything that this client would tell, and send nothing."""
-    from twofold.federation.node import check_tells
+    from twofold.federation.tells import check_tells
 
     agreed = _study(study).check()
     seat, tells = _seat(agreed, as_, data), _tells(agreed, tell)

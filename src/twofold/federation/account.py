@@ -23,7 +23,7 @@ from twofold.federation.study import Study
 from twofold.result import History, Ledger, Result
 from twofold.tree import Pytree
 
-__all__ = ["Account", "Timetable", "most_bytes"]
+__all__ = ["Account", "Timetable", "most_bytes", "started"]
 
 LOOK = 1 << 20
 """Iterations that are looked at before a study is refused because its rounds do not come."""
@@ -31,6 +31,13 @@ LOOK = 1 << 20
 
 MARGIN = 1 << 20
 """Bytes of an answer besides its arrays: more than any document of ours has."""
+
+
+def started(problem: Any) -> tuple[Pytree, Pytree]:
+    """Where every run begins: w and everyone's β, as algorithms have them."""
+    w, beta = tree.cast(problem.host_start)
+    w, split = problem.inward(w, problem.split(beta))
+    return w, problem.join(split)
 
 
 def most_bytes(study: Study) -> int:
@@ -94,8 +101,6 @@ class Account:
 
     def w(self, log: list[Any], sends: Callable[[int], Any], shape: Any) -> Pytree:
         """The shared model from the log of means alone: what the coordinator knows is what it sent."""
-        from twofold.federation.node import started
-
         problem = self.study.stand_in
         server = ServerSide(self.algorithm, self.study.seed, started(problem)[0], problem.clients.weights)
         mean, k = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shape), -1

@@ -40,7 +40,7 @@ function draw(losses) {
 }
 function told(now) {
   const loss = now.losses?.at(-1), gap = now.bounds?.at(-1)
-  return (loss ? `loss ${loss[1].toPrecision(4)} after round ${loss[0]}` : "no loss: nobody has told one (twofold join … --tell loss)") +
+  return (loss ? `loss ${loss[1].toPrecision(4)} after round ${loss[0]}` : "no loss: nobody has told one (join --tell loss)") +
     (gap ? `; certified gap ${gap[1].toPrecision(3)} after round ${gap[0]}, tolerance ${now.tolerance}` : "")
 }
 async function look() {

@@ -208,8 +208,8 @@ def join(
     if node.has_parted:
         log.info("the study is done, and the coordinator has said goodbye")
         return
-    since = spoken = time.monotonic()
-    wait, turned_away = 0.1, 0.0
+    since, wait, turned_away = time.monotonic(), 0.1, 0.0
+    say = _Seldom()
     while not stop():
         line = _Line(server, roots, node.identity)
         try:
@@ -217,9 +217,7 @@ def join(
             log.info("joined %s as %s", server, node.name)
             for _ in _answers(line, node, stop):
                 since, wait, turned_away = time.monotonic(), 0.1, 0.0
-                if since - spoken > SELDOM:
-                    spoken = since
-                    log.info("round %d of at most %d is answered", node.answered, node.study.rounds)
+                say(logging.INFO, f"round {node.answered} of at most {node.study.rounds} is answered")
             return
         except (httpx.HTTPError, RuntimeError, OSError) as error:
             if node.has_parted:
@@ -232,13 +230,26 @@ def join(
             if now - since > patience:
                 _give_up(node, f"No coordinator at {server} for {patience:g} s: {_why(error)}.", error)
                 return
-            if wait < LONGEST or now - spoken > SELDOM:
-                spoken = now
-                log.warning("the connection to %s failed (%s); again in %.1f s", server, _why(error), wait)
+            failed = f"the connection to {server} failed ({_why(error)}); again in {wait:.1f} s"
+            say(logging.WARNING, failed, at_once=wait < LONGEST)
             time.sleep(wait)
             wait = min(2 * wait, LONGEST)
         finally:
             line.leave()
+
+
+class _Seldom:
+    """A voice in the log that is heard every so often, whatever is said meanwhile."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def __call__(self, level: int, text: str, *, at_once: bool = False) -> None:
+        """Say something, at once or when it is time."""
+        now = time.monotonic()
+        if at_once or now - self._last > SELDOM:
+            self._last = now
+            log.log(level, text)
 
 
 def _give_up(node: Node, why: str, error: Exception) -> None:
