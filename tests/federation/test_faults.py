@@ -606,7 +606,7 @@ def test_a_node_opens_no_sum_of_fewer_than_the_quorum(clients: int, quorum: int 
                   for j in here[1:] for n in ("share", "commitments")}  # fmt: skip
         shares = {n: np.ascontiguousarray(a[:, 0]) if n.startswith("c") else a for n, a in shares.items()}
         asked = {"contract": server.contract, "round": 2, "here": here, "said": server.log.said[1]}
-        found = about(nodes[0].handle(wire.asking(agreed.digest, "open", asked, shares)))
+        found = about(nodes[0].handle(wire.question(agreed.digest, "open", asked, shares)))
         assert ("refused" in found) == (size < default)
         assert size == default or f"a sum of {size} clients, fewer than the {default} that it takes" in found["refused"]
 

@@ -558,7 +558,7 @@ def test_a_node_stays_until_it_hears_goodbye(tmp_path: Path):
     early = Small(study("scd"), tmp_path / "early")
     with pytest.raises(tw.TwofoldError, match="on purpose"):
         early.run(stop_after=2)
-    bye = wires.asking(early.study.digest, "bye", {})
+    bye = wires.question(early.study.digest, "bye", {})
     assert "goodbye before the end" in wires.opened("x", early.grid.all[100].handle(bye)).about["refused"]
 
 

@@ -12,7 +12,7 @@ from twofold.federation.journal import Journal
 from twofold.federation.patience import Patience, Stopped
 from twofold.federation.roll import Roll
 from twofold.federation.study import Study
-from twofold.federation.wire import Note, Refused, answered
+from twofold.federation.wire import Note, Refused
 
 __all__ = ["Asking", "Query"]
 
@@ -134,7 +134,7 @@ class Asking:
             return
         self.up[name] += len(content)
         try:
-            answer = answered(self.study.digest, self.study.keys.get(name), name, content, query.kind, question)
+            answer = wire.answer(self.study.digest, self.study.keys.get(name), name, content, query.kind, question)
             if "later" in answer.about:
                 self._put_off(course, name, answer.about["later"])
             elif query.accept(name, answer):

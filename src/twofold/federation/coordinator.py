@@ -4,7 +4,7 @@ It talks to nodes through a `Grid`, three methods that any network can have. Wha
 disk before anybody hears of it: whoever comes back, node or coordinator, goes on from there.
 
 This file is the course of a run. What it is made of: `roll` (who is there), `asking` (questions and answers), `sums` (what stands
-behind masks), `closing` (means), `rounds` (the log of them), `goodbyes` (the end).
+behind masks), `means`, `rounds` (the log of them), `goodbyes` (the end).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from twofold.errors import TwofoldError
 from twofold.federation import contract, store, sums, wire
 from twofold.federation.account import Account
 from twofold.federation.asking import Asking, Query
-from twofold.federation.closing import Means
 from twofold.federation.goodbyes import Goodbyes
 from twofold.federation.grid import Grid
 from twofold.federation.journal import Journal, Watch
+from twofold.federation.means import Means
 from twofold.federation.named import made
 from twofold.federation.patience import Patience, Stopped
 from twofold.federation.roll import Roll
@@ -162,7 +162,7 @@ class Coordinator:
             "t": self.account.end_of(self.rounds) if last else int(self.times[until - 1]),
             "lines": lines, "said": self.log.said[until - 1], "record": self._records(until),
         }  # fmt: skip
-        return until, wire.asking(self.study.digest, "round", about, arrays)
+        return until, wire.question(self.study.digest, "round", about, arrays)
 
     def _due(self, r: int) -> dict[str, Any]:
         """The arrays of round r, in the order in which nodes put them behind their masks."""

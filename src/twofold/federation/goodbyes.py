@@ -57,7 +57,7 @@ class Goodbyes:
             self._tickets |= dict(zip(tickets, asked, strict=True))
 
     def _question(self, name: str) -> bytes:
-        return wire.asking(self.study.digest, "bye", {}) if name in self.closed else self.last(self._reached[name])
+        return wire.question(self.study.digest, "bye", {}) if name in self.closed else self.last(self._reached[name])
 
     def _hear(self) -> None:
         for ticket, content in self.asking.grid.pull(list(self._tickets)):
@@ -70,7 +70,7 @@ class Goodbyes:
 
     def _take(self, name: str, content: bytes, question: str) -> None:
         kind = "bye" if name in self.closed else "round"
-        about = wire.answered(self.study.digest, self.study.keys.get(name), name, content, kind, question).about
+        about = wire.answer(self.study.digest, self.study.keys.get(name), name, content, kind, question).about
         if "later" in about:
             return
         if name in self.closed:

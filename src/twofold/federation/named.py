@@ -24,9 +24,9 @@ METHODS: dict[str, type[Algorithm]] = algorithms.REGISTRY | algorithms.TRAINING
 def build(section: str, registry: Mapping[str, Any], options: Mapping[str, Any], *first: Any) -> Any:
     """What a section of the file names.
 
-    >>> build("algorithm", METHODS, {"name": "lsgd", "etta": 0.1})
+    >>> build("algorithm", METHODS, {"name": "acd", "etta": 0.1})
     Traceback (most recent call last):
-    twofold.errors.InputError: [algorithm] lsgd has no key 'etta': choose from eta, tau, batch, reduction; did you mean eta?
+    twofold.errors.InputError: [algorithm] acd has no key 'etta': choose from p_w, L_w, L_beta, nu, theta, eta; did you mean eta?
     """
     name = str(options.get("name"))
     if name not in registry or name == "custom":

@@ -12,7 +12,7 @@ from twofold.federation.hello import heard
 from twofold.federation.journal import Journal
 from twofold.federation.patience import Patience, Stopped
 from twofold.federation.study import Study
-from twofold.federation.wire import Refused, answered, asking
+from twofold.federation.wire import Refused
 
 __all__ = ["Roll"]
 
@@ -75,7 +75,7 @@ class Roll:
         asked = {(g.node, g.mark) for g in self._hellos.values() if now - g.when < self.patience.again}
         fresh = [n for n, mark in nodes.items() if self._seen.get(n) != mark and (n, mark) not in asked]
         about = {"nonce": self.nonce} | ({"contract": self.contract} if self.contract else {})
-        hello = asking(self.study.digest, "hello", about)
+        hello = wire.question(self.study.digest, "hello", about)
         tickets = self.grid.push([Question(n, hello) for n in fresh]) if fresh else []
         for node, ticket in zip(fresh, tickets, strict=True):
             self._hellos[ticket] = _Greeted(node, nodes[node], now, wire.question_of(hello))
@@ -99,7 +99,7 @@ class Roll:
             name = str(wire.opened(f"node {node}", content).about.get("name"))
             if name not in self.study.names:
                 raise Refused(f"node {node}", f"says it is {name!r}, who is not in the study")
-            answer = answered(self.study.digest, self.study.keys.get(name), name, content, "hello", greeted.question)
+            answer = wire.answer(self.study.digest, self.study.keys.get(name), name, content, "hello", greeted.question)
             hello = heard(name, answer.about, self.study)
         except Refused as error:
             self.journal.note(f"node {node} does not join: {error}", node=node)

@@ -218,7 +218,7 @@ class Sums:
 
         def ask(name: str) -> bytes:
             shares = opening.shares_for(self.study.names.index(name))
-            return wire.asking(self.study.digest, "open", about, shares)
+            return wire.question(self.study.digest, "open", about, shares)
 
         def accept(name: str, answer: Note) -> bool:
             opening.check(name, answer)

@@ -21,8 +21,8 @@ from twofold.federation.keys import Public
 from twofold.federation.store import Arrays, pack, unpack
 
 __all__ = [
-    "VERSION", "Note", "Refused", "answered", "asking", "check", "digest", "due", "fingerprint", "number_in", "opened", "parts",
-    "question_of", "said_by", "sealed", "whole", "whole_in",
+    "VERSION", "Note", "Refused", "answer", "check", "digest", "due", "fingerprint", "number_in", "opened", "parts",
+    "question", "question_of", "said_by", "sealed", "whole", "whole_in",
 ]  # fmt: skip
 
 VERSION = 1
@@ -107,27 +107,27 @@ def question_of(content: bytes) -> str:
     return hashlib.sha256(content[: start + 8 + size]).hexdigest()
 
 
-def asking(study: str, kind: str, about: dict[str, Any], arrays: Arrays | None = None) -> bytes:
+def question(study: str, kind: str, about: dict[str, Any], arrays: Arrays | None = None) -> bytes:
     """A question of the coordinator's; no two are the same, so that no answer will do for another.
 
-    >>> asking("a digest", "hello", {}) == asking("a digest", "hello", {})
+    >>> question("a digest", "hello", {}) == question("a digest", "hello", {})
     False
     """
     head = {"v": VERSION, "study": study, "kind": kind, "token": secrets.token_hex(8)}
     return sealed(Note({**head, **about}, arrays or {}))
 
 
-def answered(study: str, key: Public | None, name: str, content: bytes, kind: str, question: str) -> Note:
-    """A client's answer to the question with that digest, or a refusal with the client's name."""
-    answer = opened(name, content, None if key is None else key.verify)
-    about = answer.about
+def answer(study: str, key: Public | None, name: str, content: bytes, kind: str, asked: str) -> Note:
+    """A client's answer to the question with the digest `asked`, or a refusal with the client's name."""
+    note = opened(name, content, None if key is None else key.verify)
+    about = note.about
     if about.get("v") != VERSION:
         raise Refused(name, f"speaks version {about.get('v')!r} of the protocol, the coordinator {VERSION}")
     if about.get("study") != study:
         raise Refused(name, "has another study file than the coordinator")
     if about.get("name") != name:
         raise Refused(name, f"answered as {about.get('name')!r}")
-    if about.get("question") != question:
+    if about.get("question") != asked:
         raise Refused(name, "answered another question than the one that it was asked")
     for word in ("refused", "later"):
         if word in about and not isinstance(about[word], str):
@@ -136,7 +136,7 @@ def answered(study: str, key: Public | None, name: str, content: bytes, kind: st
         raise Refused(name, f"says: {about['refused']}")
     if about.get("kind") != kind and "later" not in about:
         raise Refused(name, f"answered {about.get('kind')!r}, asked was {kind!r}")
-    return answer
+    return note
 
 
 # --- the parts of a message, by name ------------------------------------------------------------------------------------
