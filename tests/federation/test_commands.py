@@ -189,7 +189,7 @@ def test_check_shows_what_join_would_tell(folder: Path):
 def test_what_a_message_reveals_is_said_for_every_objective():
     """In the docs' table and by `twofold check`: an objective that is new has to say it, too."""
     from twofold import objectives
-    from twofold.cli.federation import REVEALS
+    from twofold.cli.node import REVEALS
 
     shares = set(objectives.REGISTRY) - {"local", "custom"}  # one sends nothing, the other cannot be named in a study
     text = (DEPLOY.parent / "docs" / "federation.md").read_text()
@@ -279,12 +279,12 @@ def test_the_script_makes_certificates_for_names_and_addresses(tmp_path: Path):
 def test_a_log_for_programs_is_one_object_a_line(folder: Path, capfd: pytest.CaptureFixture[str]):
     import logging
 
-    from twofold.cli.federation import _log
+    from twofold.cli.federation import log_to_terminal
 
     logger = logging.getLogger("twofold")
     before = list(logger.handlers)
     try:
-        _log("json")
+        log_to_terminal("json")
         small = Small(study("scd", rounds=2), folder)
         small.run()
     finally:
