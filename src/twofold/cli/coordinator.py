@@ -190,7 +190,7 @@ def status(
         f"{now['study']}: round {now['round']} of {now['rounds']}{', done' if now['over'] else ''}{_gap_of(now)}",
         rich_table(
             "",
-            ["client", "", "rounds absent", "bytes up", "bytes down"],
+            ["client", "now", "rounds absent", "bytes up", "bytes down"],
             rows,
             right=["rounds absent", "bytes up", "bytes down"],
         ),

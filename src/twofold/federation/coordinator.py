@@ -137,8 +137,8 @@ class Coordinator:
         self.means = Means(self.study, self.algorithm.name, self.log, self.journal)
         self.roll.contract, self.roll.nonce = text, document["nonce"]
         if (self.folder / "stop.json").exists():
-            self._stop = json.loads((self.folder / "stop.json").read_text())
-            self.rounds = self._stop["round"]
+            self._stop = stop = json.loads((self.folder / "stop.json").read_text())
+            self.rounds = stop["round"]
         if (self.folder / "end.json").exists():
             self._end = json.loads((self.folder / "end.json").read_text())
         elif len(self.log):
