@@ -311,7 +311,7 @@ def main() -> None:
         "many": "32 nodes, TLS, keys, masks",
         "many-skip": "32 nodes, the same with missing = skip",
         "large": "4 nodes, messages of 40 MB, TLS, keys, masks",
-        "large-pages": "4 nodes, the same with pages of 2 MB",
+        "large-pages": "4 nodes, messages of 40 MB, memory in pages of 2 MB",
         "bare": "4 clients, a bare HTTPS exchange",
         "bare-large": "4 clients, a bare HTTPS exchange of 40 MB",
         "stock": "4 nodes, stock Flower in the open",
@@ -320,7 +320,7 @@ def main() -> None:
     for name in a.only.split(","):
         found = runs[name]()
         rows.append({"name": name, "work": words[name], "goal": GOALS[name], **found})
-        print(f"{words[name]:45} median {found['median']:.3f} s a round, least {found['least']:.3f}", flush=True)
+        print(f"{words[name]:50} median {found['median']:.3f} s a round, least {found['least']:.3f}", flush=True)
     if a.json:
         a.json.write_text(json.dumps(rows))
 

@@ -133,7 +133,8 @@ class Coordinator:
         self.common = randomness.common(randomness.root(self.study.seed))
         self.account = Account(self.study, self.algorithm, shapes.parts, document)
         self.times = self.account.times
-        self.log = Rounds(self.folder / "log", text := contract.text_of(document))
+        text = contract.text_of(document)
+        self.log = Rounds(self.folder / "log", text)
         self.means = Means(self.study, self.algorithm.name, self.log, self.journal)
         self.roll.contract, self.roll.nonce = text, document["nonce"]
         if (self.folder / "stop.json").exists():
