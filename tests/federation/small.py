@@ -14,8 +14,8 @@ import twofold as tw
 from twofold import randomness
 from twofold.engines.sides import ClientSide, ServerSide
 from twofold.federation import Coordinator, Identity, InProcess, Node, Patience, Seat, Study
-from twofold.federation.account import Account
-from twofold.federation.node import TELLS, started
+from twofold.federation.account import Account, started
+from twofold.federation.tells import TELLS
 from twofold.result import Result
 
 NAMES = ("north", "east", "south", "west")

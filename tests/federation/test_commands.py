@@ -180,6 +180,7 @@ def test_check_shows_what_join_would_tell(folder: Path):
     assert "rows" in plain.output and "calL" in plain.output
     # The study has no masks, and its objective is the mixture.
     assert "one message and w give β" in " ".join(plain.output.split())
+    assert "commitment" not in plain.output  # without a key there is none
     assert "loss" in call("check", *JOIN[1:6], "--tell", "constants,rows,loss").output
     pytest.importorskip("dp_accounting")
     noisy = call("check", *JOIN[1:6], "--tell", "rows", "--clip", "1", "--noise", "5")
@@ -280,12 +281,12 @@ def test_the_script_makes_certificates_for_names_and_addresses(tmp_path: Path):
 def test_a_log_for_programs_is_one_object_a_line(folder: Path, capfd: pytest.CaptureFixture[str]):
     import logging
 
-    from twofold.cli.federation import _log
+    from twofold.cli.federation import log_to_terminal
 
     logger = logging.getLogger("twofold")
     before = list(logger.handlers)
     try:
-        _log("json")
+        log_to_terminal("json")
         small = Small(study("scd", rounds=2), folder)
         small.run()
     finally:

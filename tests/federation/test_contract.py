@@ -20,7 +20,8 @@ from twofold.algorithms import REGISTRY, TRAINING
 from twofold.federation import Coordinator, InProcess, Node, Patience, Seat, Stopped, Study, contract, wire
 from twofold.federation.dp import Noise
 from twofold.federation.masks import decode
-from twofold.federation.study import fields_of
+from twofold.federation.named import fields_of
+from twofold.federation.steps import complete, misfit
 from twofold.federation.wire import Note
 
 WAITING = Patience(poll=0.0, again=0.01, look=0.0, limit=5.0)
@@ -145,9 +146,9 @@ def test_a_resumed_run_keeps_its_nonce(tmp_path: Path):
     small = Small(masked(), tmp_path)
     with pytest.raises(Stopped, match="on purpose"):
         small.run(stop_after=1)
-    before = small.server.nonce, small.server.contract
+    before = small.server.roll.nonce, small.server.contract
     small.run()
-    assert (small.server.nonce, small.server.contract) == before
+    assert (small.server.roll.nonce, small.server.contract) == before
 
 
 def test_nobody_hears_what_another_one_has_told(tmp_path: Path):
@@ -234,18 +235,18 @@ def test_every_field_that_a_file_sets_is_held_to(name: str, kind: str):
     agreed = study(method, kind, rounds=2)
     for size in (0.3, 1.0, 40.0):
         told = {"mu": [0.1 * size] * 2, "L": [size] * 2, "calL": [2 * size] * 2, "rows": 50}
-        whole = agreed.complete(dict.fromkeys(NAMES, told))[0]
+        whole = complete(agreed, dict.fromkeys(NAMES, told))[0]
         document = json.loads(json.dumps(fields_of(whole)))
-        assert agreed.misfit(document) is None
+        assert misfit(agreed, document) is None
     said = fields_of(agreed.open_algorithm)
     held = [key for key, value in said.items() if value not in ("auto", None)]
     assert "name" in held
     for key in held:
-        assert agreed.misfit(document | {key: 0.777}) is not None, key
-        assert agreed.misfit({k: v for k, v in document.items() if k != key}) is not None, key
+        assert misfit(agreed, document | {key: 0.777}) is not None, key
+        assert misfit(agreed, {k: v for k, v in document.items() if k != key}) is not None, key
     for key in set(document) - set(said):
-        assert agreed.misfit(document | {key: float("nan")}) is not None, key
-        assert agreed.misfit(document | {key: [1.0] * 9}) is not None, key
+        assert misfit(agreed, document | {key: float("nan")}) is not None, key
+        assert misfit(agreed, document | {key: [1.0] * 9}) is not None, key
 
 
 def changed(**fields: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:

@@ -14,7 +14,7 @@ import twofold as tw
 from federation.small import by_hand, problem
 from federation.test_processes import SHARED, Stage, _cached
 from twofold.federation import store
-from twofold.federation.study import made
+from twofold.federation.named import made
 
 pytest.importorskip("flwr")
 

@@ -605,8 +605,8 @@ def test_a_node_opens_no_sum_of_fewer_than_the_quorum(clients: int, quorum: int 
         shares = {f"{n}.{j}": answers[j].arrays[n if n == "commitments" else f"{n}.0"]
                   for j in here[1:] for n in ("share", "commitments")}  # fmt: skip
         shares = {n: np.ascontiguousarray(a[:, 0]) if n.startswith("c") else a for n, a in shares.items()}
-        asked = {"contract": server.contract, "round": 2, "here": here, "said": server.said[1]}
-        found = about(nodes[0].handle(server._content("open", asked, shares)))
+        asked = {"contract": server.contract, "round": 2, "here": here, "said": server.log.said[1]}
+        found = about(nodes[0].handle(wire.question(agreed.digest, "open", asked, shares)))
         assert ("refused" in found) == (size < default)
         assert size == default or f"a sum of {size} clients, fewer than the {default} that it takes" in found["refused"]
 

@@ -375,13 +375,32 @@ def test_what_is_told_is_counted(tmp_path: Path):
         ({"target": {}}, r"\[target\] has no name"),
         ({"tell": {"constants": True}}, r"\[tell\] has no key 'constants'"),
         ({"loss": {"name": "squared", "l2": "much"}}, "l2"),
-        ({"algorithm": {"name": "lsgd", "etta": 1}}, r"\[algorithm\] does not fit lsgd"),
+        ({"loss": {"name": "squared", "intercept": "no"}}, "intercept must be True or False, got intercept='no'"),
+        ({"loss": {"name": "softmax"}}, r"\[loss\] softmax needs classes"),
+        (
+            {"target": {"name": "y", "classes": ["no", "yes", "perhaps"]}},
+            r"lists 3 classes \(no, yes, perhaps\), .* is for 2",
+        ),
+        (
+            {"loss": {"name": "squared"}, "target": {"name": "y", "classes": ["no", "yes"]}},
+            "the loss squared is for a number: leave classes out",
+        ),
+        ({"algorithm": {"name": "lsgd", "etta": 1}}, r"\[algorithm\] lsgd has no key 'etta': .* did you mean eta"),
+        (
+            {"algorithm": {"name": "lsgd", "eta": -0.1}},
+            "LSGD needs a step size that is a finite number ≥ 0, got eta=-0.1",
+        ),
+        ({"algorithm": {"name": "scd", "batch": "x"}}, "SCD needs a batch that is a whole number ≥ 1"),
         ({"algorithm": {"name": "scaffold"}}, "Theory has no learning rate for scaffold: say lr = 0.1"),
         ({"algorithm": {"name": "perfedavg", "lr": 0.1}}, "perfedavg solves the maml objective only, not mixture"),
         ({"objective": {"name": "local"}}, "local shares nothing"),
         ({"masks": {"on": True}}, "'north' has none"),
         ({"loss": {"name": "logisti"}}, "did you mean logistic"),
-        ({"objective": {"name": "mixture"}}, "does not fit mixture"),
+        ({"objective": {"name": "mixture"}}, r"\[objective\] mixture needs lam: say lam ="),
+        (
+            {"objective": {"name": "traditional", "lam": 1.0}},
+            r"\[objective\] traditional has no key 'lam'; it has none but its name",
+        ),
         ({"algorithm": {"name": "saga"}, "round": {"missing": "skip"}}, "not known to be right for saga"),
         (
             {"algorithm": {"name": "lsgd"}, "round": {"missing": "skip", "quorum": 2}},
@@ -539,7 +558,7 @@ def test_a_node_stays_until_it_hears_goodbye(tmp_path: Path):
     early = Small(study("scd"), tmp_path / "early")
     with pytest.raises(tw.TwofoldError, match="on purpose"):
         early.run(stop_after=2)
-    bye = early.server._content("bye", {})
+    bye = wires.question(early.study.digest, "bye", {})
     assert "goodbye before the end" in wires.opened("x", early.grid.all[100].handle(bye)).about["refused"]
 
 

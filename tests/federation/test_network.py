@@ -10,6 +10,7 @@ import time
 from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -164,6 +165,26 @@ def test_joining_gives_up_with_a_sentence(
         join(who, "hospital.org:8443")
 
 
+def test_a_node_that_waits_for_long_says_so_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """A coordinator that is away for a night must not fill the log with a line every two seconds."""
+    now, tries = [0.0], []
+
+    def sleep(seconds: float) -> None:
+        tries.append(seconds)
+        now[0] += seconds
+
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
+    monkeypatch.setattr(sys.modules[_Line.__module__], "time", clock)
+    with caplog.at_level("INFO", "twofold"), pytest.raises(tw.TwofoldError, match="No coordinator .* for 200 s"):
+        join(node(study("scd", keys=True), "south", tmp_path), "127.0.0.1:9", patience=200.0)
+    assert tries[:7] == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0] and len(tries) > 100
+    assert (
+        sum("again in" in record.getMessage() for record in caplog.records) == 5 + 3
+    )  # as it waits longer, and each minute
+
+
 def test_nothing_is_served_to_the_outside_without_certificates_and_keys(certs: Path):
     with pytest.raises(InputError, match="can be reached from outside: give --certs"):
         FlowerGrid("0.0.0.0", 0)
@@ -274,8 +295,12 @@ def test_flower_has_a_folder_that_nobody_could_guess(fresh_python: Any, monkeypa
     assert not Path(one).exists()  # gone with the process
 
 
-def test_a_federation_over_the_wire_and_nothing_stays_in_memory(certs: Path, tmp_path: Path):
-    """Four threads as nodes, TLS, keys, masks; and a forged answer to somebody else's question in between."""
+def test_a_federation_over_the_wire_and_nothing_stays_in_memory(
+    certs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """Four threads as nodes, TLS, keys and masks; nodes say how far they are."""
+    monkeypatch.setattr(sys.modules[_Line.__module__], "SELDOM", 0.0)
+    caplog.set_level("INFO", "twofold")
     base = study("scd", keys=True, masks={"on": True})
     agreed = Study(base.document | {"stop": {"rounds": 8}})
     grid = FlowerGrid(certificates=certs, keys=agreed.keys)
@@ -293,6 +318,7 @@ def test_a_federation_over_the_wire_and_nothing_stays_in_memory(certs: Path, tmp
     for each in threads:
         each.join(timeout=10)
     assert not any(each.is_alive() for each in threads)
+    assert any(record.getMessage() == "round 8 of at most 8 is answered" for record in caplog.records)
     expected = tw.solve(problem(), found.algorithm, rounds=8, seed=3)
     assert_allclose(found.w, expected.w, rtol=0, atol=1e-11)
     assert_allclose(np.stack([who.model()[1] for who in nodes]), expected.beta, rtol=0, atol=1e-11)

@@ -21,7 +21,7 @@ from federation.small import Small, study
 from federation.test_processes import Stage, _cached, assert_same
 from forked import Forked
 from twofold.federation import Stopped, store
-from twofold.federation.study import made
+from twofold.federation.named import made
 
 pytest.importorskip("flwr")
 __all__ = ["_cached"]  # the programs that test_processes has compiled

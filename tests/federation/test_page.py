@@ -49,8 +49,14 @@ def test_the_page_shows_progress_who_is_late_bytes_and_events(browser: Browser, 
         ]
         assert browser.do("document.getElementById('bar').value") == 7
         assert browser.do("document.querySelectorAll('#loss polyline').length") == 1
+        assert browser.do("document.getElementById('told').textContent") == "loss 0.5000 after round 5"
         assert "<script>" in browser.do("document.querySelector('#events li').textContent")
-        write(round=20, over=True, waiting=[])  # it looks again by itself
+        write(losses=[], bounds=[[5, 0.01]], tolerance=1e-3)  # it looks again by itself
+        wait_for(browser, "document.getElementById('told').textContent.startsWith('no loss: nobody has told one')")
+        said = browser.do("document.getElementById('told').textContent")
+        assert said.endswith("; certified gap 0.0100 after round 5, tolerance 0.001")
+        assert browser.do("getComputedStyle(document.getElementById('loss')).display") == "none"
+        write(round=20, over=True, waiting=[])
         wait_for(browser, "document.getElementById('how').textContent === 'done after 20 rounds'")
         assert not browser.do("document.querySelectorAll('.late').length")
         errors = [e for e in browser.events if e.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded")]

@@ -28,7 +28,7 @@ import twofold as tw
 from federation.small import problem as four
 from forked import Forked, Zygote
 from twofold.cli import app
-from twofold.federation.study import made
+from twofold.federation.named import made
 
 pytest.importorskip("flwr")
 
@@ -331,7 +331,13 @@ def test_the_walk_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     study.write_text(study.read_text().replace("rounds = 100", "rounds = 6"))
     assert oct((tmp_path / "north.key").stat().st_mode)[-3:] == "600"
     told = run(look)
-    assert "Nothing was sent." in told and "behind masks" in told and "calL" in told and "loss" not in told
+    assert (
+        "Nothing was sent." in told
+        and "behind masks" in told
+        and "calL" in told
+        and "loss" not in told
+        and "commitment" in told
+    )
     running = [start(serve), start(join)]
     try:
         said = [process.communicate(timeout=180)[0] for process in running]

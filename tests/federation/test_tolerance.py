@@ -15,7 +15,7 @@ from federation.small import Small, node, problem, study
 from twofold.errors import InputError
 from twofold.federation import Coordinator, InProcess, Node, Patience, Seat, Stopped, Study, store, wire
 from twofold.federation.dp import Noise
-from twofold.federation.node import TELLS
+from twofold.federation.tells import TELLS
 
 SHARED = ("rounds", "iterations", "floats_up", "floats_down", "bytes_up", "bytes_down", "gradients_w", "gradients_beta")
 WAITING = Patience(poll=0.0, again=0.01, look=0.0, limit=5.0)

@@ -6,7 +6,7 @@ every command prints what a function of the library gives, so that Python users 
 
 import typer
 
-from twofold.cli import compare, demo, federation, listing, reproduce, run, sweep, theory
+from twofold.cli import compare, coordinator, demo, federation, listing, node, reproduce, run, sweep, theory
 from twofold.cli.base import CODES, ENVIRONMENT, show_version
 
 __all__ = ["app", "main"]
@@ -29,14 +29,14 @@ app.command(epilog=CODES)(compare.report)
 app.command(epilog=CODES)(theory.theory)
 app.command("list", epilog=CODES)(listing.list_)
 app.command(epilog=CODES)(reproduce.reproduce)
-app.add_typer(federation.study_app, name="study")
+app.add_typer(coordinator.study_app, name="study")
 for command in (
-    federation.serve,
-    federation.status,
-    federation.key,
-    federation.check,
-    federation.join,
-    federation.model,
+    coordinator.serve,
+    coordinator.status,
+    node.key,
+    node.check,
+    node.join,
+    node.model,
 ):
     app.command(epilog=federation.FEDERATION_CODES)(command)
 

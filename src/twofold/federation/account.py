@@ -18,11 +18,12 @@ from twofold.errors import InputError
 from twofold.federation import gap, wire
 from twofold.federation.masks import SHARE
 from twofold.federation.seat import asked_about
+from twofold.federation.steps import complete
 from twofold.federation.study import Study
 from twofold.result import History, Ledger, Result
 from twofold.tree import Pytree
 
-__all__ = ["Account", "Timetable", "most_bytes"]
+__all__ = ["Account", "Timetable", "most_bytes", "started"]
 
 LOOK = 1 << 20
 """Iterations that are looked at before a study is refused because its rounds do not come."""
@@ -32,6 +33,13 @@ MARGIN = 1 << 20
 """Bytes of an answer besides its arrays: more than any document of ours has."""
 
 
+def started(problem: Any) -> tuple[Pytree, Pytree]:
+    """Where every run begins: w and everyone's β, as algorithms have them."""
+    w, beta = tree.cast(problem.host_start)
+    w, split = problem.inward(w, problem.split(beta))
+    return w, problem.join(split)
+
+
 def most_bytes(study: Study) -> int:
     """More than any answer of a node's can have: all parts of a message and a report in 64 bits, shares, and a document.
 
@@ -39,7 +47,7 @@ def most_bytes(study: Study) -> int:
     """
     sets = len(asked_about(study.loss, study.stand_in))
     told = {"mu": [0.5] * sets, "L": [1.0] * sets, "calL": [1.0] * sets, "rows": 100}
-    algorithm, _ = study.complete(dict.fromkeys(study.names, told))
+    algorithm, _ = complete(study, dict.fromkeys(study.names, told))
     message = footprint(tree.cast(algorithm), study.stand_in).message
     numbers = sum(leaf.size for leaf in jax.tree.leaves(message)) + 2
     numbers += 0 if study.tolerance is None else gap.numbers_told(study.stand_in)
@@ -93,8 +101,6 @@ class Account:
 
     def w(self, log: list[Any], sends: Callable[[int], Any], shape: Any) -> Pytree:
         """The shared model from the log of means alone: what the coordinator knows is what it sent."""
-        from twofold.federation.node import started
-
         problem = self.study.stand_in
         server = ServerSide(self.algorithm, self.study.seed, started(problem)[0], problem.clients.weights)
         mean, k = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shape), -1

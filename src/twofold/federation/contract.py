@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 from twofold.algorithms.base import Algorithm
 from twofold.federation.account import Timetable
 from twofold.federation.document import COUNT, FLAG, SOME, TEXT, Kind
-from twofold.federation.study import Study, fields_of, made
+from twofold.federation.named import fields_of, made
+from twofold.federation.steps import misfit
+from twofold.federation.study import Study
 from twofold.federation.wire import VERSION, Refused
 
 __all__ = [
@@ -104,7 +106,7 @@ class Contract:
             raise Refused(SERVER, "sent a contract of another study file than this node has")
         if len(document["commitments"]) != study.M:
             raise Refused(SERVER, f"sent {len(document['commitments'])} commitments for {study.M} clients")
-        wrong = study.misfit(document["algorithm"])
+        wrong = misfit(study, document["algorithm"])
         if wrong is not None:
             raise Refused(SERVER, f"sent a contract that does not keep to the study: {wrong}")
         self.nonce: str = document["nonce"]

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from twofold.federation import contract
-from twofold.federation.node import TELLS
 from twofold.federation.seat import asked_about
 from twofold.federation.study import Study
+from twofold.federation.tells import TELLS
 from twofold.federation.wire import Refused, number_in, whole_in
 
 __all__ = ["Hello", "heard"]

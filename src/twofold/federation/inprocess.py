@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from twofold.federation.coordinator import Gone, Question
+from twofold.federation.grid import Gone, Question
 from twofold.federation.node import Node
 
 __all__ = ["InProcess"]

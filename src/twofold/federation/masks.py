@@ -175,11 +175,8 @@ class Masks:
         seed = self._identity.secret("shares", said.encode())
         return [shares_of(s, self.clients, self.quorum, seed + i.to_bytes(2, "little")) for i, s in enumerate(secrets)]
 
-    def sealed_shares(self, said: str) -> dict[int, bytes]:
-        """For each of the others: its shares of b_m and of every s_mj, for its eyes only."""
-        return self._sealed(self.shares(said), said)
-
     def _sealed(self, shares: list[list[bytes]], said: str) -> dict[int, bytes]:
+        """For each of the others: its shares of b_m and of every s_mj, for its eyes only."""
         return {
             j: self._box(j, self.me, j, said).encrypt(bytes(12), b"".join(s[j] for s in shares), said.encode())
             for j in self._shared

@@ -7,9 +7,8 @@ Asked the same again, it gives the same answer. It knows nothing of the network.
 
 from __future__ import annotations
 
-import json
 import logging
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,83 +21,28 @@ from twofold import randomness, tree
 from twofold.engines.schedule import footprint
 from twofold.engines.sides import ClientSide
 from twofold.errors import InputError, TwofoldError
-from twofold.federation import contract, gap, store, wire
-from twofold.federation.account import Timetable
+from twofold.federation import contract, gap, memory, store, wire
+from twofold.federation.account import Timetable, started
 from twofold.federation.contract import SERVER, Asked, Contract
 from twofold.federation.dp import Noise
 from twofold.federation.keys import Identity
 from twofold.federation.masks import Masks, encode
+from twofold.federation.memory import CONTRACT, State
 from twofold.federation.seat import Seat
 from twofold.federation.store import Arrays
-from twofold.federation.study import KEPT, Study
+from twofold.federation.study import KEPT
+from twofold.federation.tells import check_tells, usual_tells
 from twofold.federation.wire import VERSION, Note, Refused
 from twofold.tree import Pytree
 
-__all__ = ["TELLS", "Node", "check_tells", "started", "usual_tells"]
-
-TELLS = ("constants", "rows", "loss", "gap")
-"""What a node may be willing to tell besides messages; its part of the gap only where the study has a tolerance."""
-
-
-def usual_tells(study: Study) -> tuple[str, ...]:
-    """What a node tells that was not told what to tell: what a study cannot do without, and no loss."""
-    return ("constants", "rows") + (("gap",) if study.tolerance is not None else ())
-
+__all__ = ["Node"]
 
 log = logging.getLogger("twofold.node")
-
-
-@dataclass
-class _State:
-    """What a node has to remember from one question to the next."""
-
-    round: int = 0  # the last one that it answered
-    t: int = -1  # that round's iteration
-    said: str = ""  # all that it was told before that answer
-    shared: Pytree = None
-    private: Pytree = None
-    sent: Arrays = field(default_factory=dict)  # its answer
-    raw: Arrays = field(default_factory=dict)  # the message inside that answer
-    kept: Arrays = field(default_factory=dict)  # its last messages that counted, where they stand in for later ones
-    last: bool = False
-    opened: list[int] | None = None  # whom it helped to open in that round
-    asked: str = ""  # all that it was told, and what it was asked: what its masks come from
-    ended: tuple[Pytree, Pytree] | None = (
-        None  # both states where its part of the gap was measured, if the study may end there
-    )
-    parted: bool = False  # the coordinator has all that it needs, and has said so
-
-    PLAIN = ("round", "t", "said", "last", "parted", "opened", "asked")
-    ARRAYS = ("sent", "raw", "kept")
 
 
 def _why(error: Exception) -> str:
     """An error of the operating system's, without the name of a file in it."""
     return f"its disk says: {getattr(error, 'strerror', None) or type(error).__name__}"
-
-
-def check_tells(study: Study, tells: tuple[str, ...], noise: Noise | None) -> None:
-    """Refuse what cannot be told, and what must be."""
-    for unknown in set(tells) - set(TELLS):
-        raise InputError(f"A node tells {', '.join(TELLS)}, not {unknown!r}.")
-    if noise is not None and study.tolerance is not None:
-        raise InputError(
-            "With noise for privacy a node tells no part of the gap: the study must have no [stop] tolerance."
-        )
-    if noise is not None and {"constants", "loss"} & set(tells):
-        raise InputError("With noise for privacy a node tells neither constants nor its loss: --tell rows, or nothing.")
-    if study.tolerance is not None and "gap" not in tells:
-        raise InputError(
-            f"The study ends at a certified gap of {study.tolerance:g}, to which every client tells its part: join with --tell "
-            f"{','.join((*tells, 'gap'))}, or agree on a study without [stop] tolerance."
-        )
-
-
-def started(problem: Any) -> tuple[Pytree, Pytree]:
-    """Where every run begins: w and everyone's β, as algorithms have them."""
-    w, beta = tree.cast(problem.host_start)
-    w, split = problem.inward(w, problem.split(beta))
-    return w, problem.join(split)
 
 
 class Node:
@@ -130,7 +74,7 @@ class Node:
             self.masks = Masks(seat.position, self.identity, everyone, self.study.digest, self.study.quorum)
         self._contract: str | None = None
         self._promised: str | None = None  # the contract that has this node's own commitment
-        self._state: _State | None = None
+        self._state: State | None = None
 
     def _known(self, identity: Identity | None) -> Identity | None:
         """The identity, if it is the one that the study file lists."""
@@ -223,16 +167,17 @@ class Node:
         if self._state is None or not self._state.last:
             raise Refused(SERVER, "says goodbye before the end of the study")
         if not self._state.parted:
-            self._keep(_State(**{**vars(self._state), "parted": True}))
+            self._keep(replace(self._state, parted=True))
         return {"kind": "bye"}, {}
 
-    def _ended(self, state: _State, asked: Asked) -> _State:
+    def _ended(self, state: State, asked: Asked) -> State:
         """The state where the gap was found small enough; the message that was made after it is of no use any more."""
         if state.ended is None:
             raise Refused(SERVER, f"ends the study before round {state.round}, where no gap was measured")
-        return _State(state.round, asked.t, state.said, *state.ended, last=True)
+        shared, private = state.ended
+        return State(round=state.round, t=asked.t, said=state.said, shared=shared, private=private, last=True)
 
-    def _forward(self, state: _State, asked: Asked, arrays: Arrays) -> _State:
+    def _forward(self, state: State, asked: Asked, arrays: Arrays) -> State:
         """The state from which round r is answered, through every round that this node has missed."""
         r, said, kept, raw, t = asked.round, state.said, dict(state.kept), state.raw, state.t
         side, turn = self.client, None
@@ -262,7 +207,10 @@ class Node:
         sent = self._sealed(raw, kept, report, question)
         raw, kept = (raw, kept) if self._keeps else ({}, {})  # nobody asks for them again
         ended = turn.finished if asked.record and self.study.tolerance is not None else None
-        return _State(r, t, said, side.shared, side.private, sent, raw, kept, asked.last, None, question, ended)
+        return State(
+            round=r, t=t, said=said, shared=side.shared, private=side.private, sent=sent, raw=raw, kept=kept, last=asked.last,
+            asked=question, ended=ended,
+        )  # fmt: skip
 
     # --- messages -------------------------------------------------------------------------------------------------------
 
@@ -349,7 +297,7 @@ class Node:
         own = [shares[0] for shares in found.values() if shares]
         pair = [shares[1 + k] for shares in found.values() if shares for k in gone]
         if state.opened is None:
-            self._keep(_State(**{**vars(state), "opened": here}))
+            self._keep(replace(state, opened=here))
         sent = {"own": np.frombuffer(b"".join(own), np.uint8), "pair": np.frombuffer(b"".join(pair), np.uint8)}
         return {"kind": "open", "round": state.round}, sent
 
@@ -369,7 +317,7 @@ class Node:
         """Take the contract of this run, once and for all, if it is of this study and made with what this node has."""
         if text == self._promised:
             return
-        path = self.folder / "contract.json"
+        path = self.folder / CONTRACT
         if self._contract not in (None, text) or (path.exists() and path.read_text() != text):
             raise Refused(
                 SERVER,
@@ -383,13 +331,13 @@ class Node:
                 "join as at its beginning, or let the coordinator begin another run in a new --out folder."
             )
         if self._contract is None:
-            self.use(found, text)
+            self._use(found, text)
         if not path.exists():
             store.closed(self.folder)
             store.replace_file(path, text.encode())
         self._contract = self._promised = text
 
-    def use(self, found: Contract, text: str) -> None:
+    def _use(self, found: Contract, text: str) -> None:
         """Make everything that follows from a contract."""
         problem, m = self.seat.problem, self.seat.position
         self.algorithm = tree.cast(found.algorithm)
@@ -403,7 +351,7 @@ class Node:
             salt = self.identity.secret("salt", self.study.digest.encode(), 16)
         own = jax.tree.map(lambda leaf: leaf[m], beta)
         self.client = ClientSide(self.algorithm, problem, m, self.study.seed, w, own, salt)
-        self._first = _State(said=wire.fingerprint(text), shared=self.client.shared, private=self.client.private)
+        self._first = State(said=wire.fingerprint(text), shared=self.client.shared, private=self.client.private)
 
     @cached_property
     def _own(self) -> str:
@@ -417,44 +365,26 @@ class Node:
         """When rounds come, by the common coins."""
         return Timetable(self.study, self.algorithm, self._parts, np.ones(self.study.M, np.int64))
 
-    def _load(self) -> _State:
+    def _load(self) -> State:
         """The state in memory, or from the disk, or the first one."""
         if self._state is None:
-            path = self.folder / "state.safetensors"
-            self._state = self._read(path) if path.exists() else self._first
+            self._state = memory.read(self.folder, self._first)
         return self._state
 
-    def _read(self, path: Path) -> _State:
-        arrays, about = store.read(path)
-        if about.get("v") != VERSION or about["first"] != self._first.said:
-            raise InputError(
-                f"{path} belongs to another run: name another --state folder, or put the old study file back."
-            )
-
-        def block(name: str, like: Pytree) -> Pytree:
-            leaves, structure = jax.tree.flatten(like)
-            return jax.tree.unflatten(structure, [jnp.asarray(arrays[f"{name}/{i}"]) for i in range(len(leaves))])
-
-        groups = {g: {n.split("/", 1)[1]: a for n, a in arrays.items() if n.startswith(f"{g}/")} for g in _State.ARRAYS}
-        states = {name: block(name, getattr(self._first, name)) for name in ("shared", "private")}
-        if any(name.startswith("ended/") for name in arrays):
-            states["ended"] = block("ended", (self._first.shared, self._first.private))
-        log.info("round %d read from %s", about["round"], path)
-        return _State(**{name: about[name] for name in _State.PLAIN if name in about}, **groups, **states)
-
-    def _keep(self, state: _State) -> None:
+    def _keep(self, new: State) -> None:
         """On the disk first, then in memory: a full disk changes nothing."""
-        arrays = {f"{g}/{n}": a for g in _State.ARRAYS for n, a in getattr(state, g).items()}
-        for name in ("shared", "private", "ended"):
-            arrays |= {f"{name}/{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(getattr(state, name)))}
-        about = {"v": VERSION, "first": self._first.said, **{name: getattr(state, name) for name in _State.PLAIN}}
-        store.write(self.folder / "state.safetensors", arrays, about)
-        self._state = state
+        memory.write(self.folder, new, self._first)
+        self._state = new
 
     @property
     def is_done(self) -> bool:
         """Whether this node has answered the last question of the study: its model is whole."""
         return self._remembers("last")
+
+    @property
+    def answered(self) -> int:
+        """The last round that this node has answered since it was started."""
+        return 0 if self._state is None else self._state.round
 
     @property
     def has_parted(self) -> bool:
@@ -465,21 +395,14 @@ class Node:
         """One word of the state, also where it is only on the disk."""
         if self._state is not None:
             return bool(getattr(self._state, what))
-        contract, path = self.folder / "contract.json", self.folder / "state.safetensors"
-        if not (contract.exists() and path.exists()):
-            return False
-        try:
-            same = json.loads(contract.read_text())["study"] == self.study.digest
-            return same and bool(store.read(path)[1].get(what, False))
-        except (InputError, ValueError, KeyError):
-            return False  # damaged: said when the coordinator asks
+        return memory.word(self.folder, self.study.digest, what)
 
     def _recall(self) -> None:
         """The state on the disk, if there is one."""
-        path = self.folder / "contract.json"
+        path = self.folder / CONTRACT
         if self._contract is None and path.exists():
             text = path.read_text()
-            self.use(Contract(self.study, text), text)
+            self._use(Contract(self.study, text), text)
             self._contract = text
         if self._contract is not None:
             self._load()
@@ -488,7 +411,7 @@ class Node:
 
     def model(self) -> tuple[Pytree, Pytree]:
         """The real (unscaled) w and this client's own β, from the state on the disk."""
-        path = self.folder / "contract.json"
+        path = self.folder / CONTRACT
         if self._contract is None:
             if not path.exists():
                 raise InputError(f"{self.folder} holds no state yet: has the node joined?")

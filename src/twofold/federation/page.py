@@ -23,13 +23,13 @@ th, td { text-align: right; padding: .2rem .6rem; border-bottom: 1px solid #8884
 .late td { font-weight: bold } #loss { width: 100%; height: 8rem } ol { padding-left: 1.2rem }
 </style>
 <h1 id="name">…</h1><p id="how"></p><progress id="bar" max="1" value="0"></progress>
-<svg id="loss" viewBox="0 0 100 100" preserveAspectRatio="none" role="img" aria-label="loss by round"></svg>
+<p id="told"></p><svg id="loss" viewBox="0 0 100 100" preserveAspectRatio="none" role="img" aria-label="loss by round"></svg>
 <table><thead><tr><th>client<th>now<th>rounds absent<th>bytes up<th>bytes down</thead><tbody id="who"></tbody></table>
 <h2>Events</h2><ol id="events"></ol>
 <script>
 const get = id => document.getElementById(id), text = (tag, s) => Object.assign(document.createElement(tag), {textContent: s})
 function draw(losses) {
-  const svg = get("loss"); svg.replaceChildren(); if (losses.length < 2) return
+  const svg = get("loss"); svg.replaceChildren(); svg.style.display = losses.length < 2 ? "none" : ""; if (losses.length < 2) return
   const xs = losses.map(l => l[0]), ys = losses.map(l => l[1]), top = Math.max(...ys), low = Math.min(...ys)
   const line = document.createElementNS(svg.namespaceURI, "polyline")
   const across = x => 100 * (x - xs[0]) / (xs.at(-1) - xs[0]), up = y => 95 - 90 * (y - low) / (top - low || 1)
@@ -37,6 +37,11 @@ function draw(losses) {
   line.setAttribute("points", losses.map(([x, y]) => `${across(x)},${up(y)}`).join(" "))
   for (const name in look) line.setAttribute(name, look[name])
   svg.append(line)
+}
+function told(now) {
+  const loss = now.losses?.at(-1), gap = now.bounds?.at(-1)
+  return (loss ? `loss ${loss[1].toPrecision(4)} after round ${loss[0]}` : "no loss: nobody has told one (join --tell loss)") +
+    (gap ? `; certified gap ${gap[1].toPrecision(3)} after round ${gap[0]}, tolerance ${now.tolerance}` : "")
 }
 async function look() {
   try {
@@ -53,7 +58,7 @@ async function look() {
       const cells = [name, waited ? "waited for" : "", now.absent?.[m] ?? 0, now.up?.[m] ?? 0, now.down?.[m] ?? 0]
       row.append(...cells.map(c => text("td", c.toLocaleString()))); return row
     })
-    get("who").replaceChildren(...rows); draw(now.losses ?? [])
+    get("who").replaceChildren(...rows); get("told").textContent = told(now); draw(now.losses ?? [])
     get("events").replaceChildren(...now.events.slice().reverse().map(e => text("li", e)))
   } catch (error) { get("how").textContent = "no word from the coordinator" }
   setTimeout(look, 1000)

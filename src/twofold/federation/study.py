@@ -11,18 +11,17 @@ import tomllib
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import jax
 import numpy as np
 
-from twofold import algorithms, losses, objectives, tree
-from twofold.algorithms.asvrcd_two import ASVRCDTwo
-from twofold.algorithms.base import Algorithm, Facts
+from twofold import algorithms, losses, objectives
+from twofold.algorithms.base import Algorithm
 from twofold.clients import Clients
 from twofold.curvature.certificate import Certificate
-from twofold.errors import InputError, KindError, choose_from
-from twofold.federation import gap
+from twofold.errors import InputError, KindError
+from twofold.federation import gap, named
 from twofold.federation.document import checked
 from twofold.federation.keys import Public
 from twofold.federation.wire import digest
@@ -30,17 +29,14 @@ from twofold.losses import Linear
 from twofold.objectives.base import Objective
 from twofold.objectives.flix import Flix
 from twofold.problem import Problem
-from twofold.theory.constants import LossConstants
 
-__all__ = ["KEPT", "PRESENT", "Study", "StudyProblem", "fields_of", "made"]
+__all__ = ["KEPT", "PRESENT", "Study", "StudyProblem"]
 
 Missing = Literal["wait", "skip"]
 PRESENT = ("lsgd", "fedprox", "pfedme", "scd", "ascd")
 """Methods for which the mean of those present does for the mean of all."""
 KEPT = ("acd", "svrcd", "asvrcd", "hybrid", "l2sgd_plus")
 """Methods for which an absent client's last message has to stand in for its next one."""
-METHODS: dict[str, type[Algorithm]] = algorithms.REGISTRY | algorithms.TRAINING
-"""Every method that a file can name."""
 
 
 class StudyProblem(Problem):
@@ -180,10 +176,7 @@ class Study:
     def check(self) -> Study:
         """The same study, if everything in it can be made: what would go wrong at a node goes wrong here, before anybody listens."""
         algorithm, problem = self.open_algorithm, self.stand_in
-        if algorithm.needs not in (None, problem.objective.name):
-            raise InputError(
-                f"{algorithm.name} solves the {algorithm.needs} objective only, not {problem.objective.name}."
-            )
+        self._check_classes()
         if not problem.has_shared:
             raise InputError(f"{problem.objective.name} shares nothing: there is nothing to federate.")
         if algorithm.name in algorithms.TRAINING and not algorithm.is_complete():
@@ -192,6 +185,19 @@ class Study:
             )
         _ = self.proof
         return self
+
+    def _check_classes(self) -> None:
+        """The classes of the target are those of the loss."""
+        classes, labels = self._get("target", "classes", default=None), self.loss.link.labels
+        if classes is not None and labels is None:
+            raise InputError(
+                f"[target] lists classes, and the loss {self.loss.link.name} is for a number: leave classes out, or name another loss."
+            )
+        if classes is not None and len(classes) != labels:
+            raise InputError(
+                f"[target] lists {len(classes)} classes ({', '.join(map(str, classes))}), and the loss {self.loss.link.name} is for "
+                f"{labels}: list as many, or {'say classes = N in' if labels != 2 else 'name softmax with classes = N as'} [loss]."
+            )
 
     @property
     def text(self) -> str:
@@ -220,7 +226,7 @@ class Study:
     @cached_property
     def loss(self) -> Linear:
         """The loss of one model."""
-        return _build("loss", losses.REGISTRY, self.document["loss"])
+        return named.build("loss", losses.REGISTRY, self.document["loss"])
 
     @cached_property
     def objective(self) -> Objective:
@@ -228,7 +234,7 @@ class Study:
         options = {
             key: value for key, value in self.document["objective"].items() if key not in ("rescale", "sampling")
         }
-        found = _build("objective", objectives.REGISTRY, options, self.loss)
+        found = named.build("objective", objectives.REGISTRY, options, self.loss)
         if found.stages() is not None:
             raise InputError(f"{found.name} with Lambda = inf is solved in two stages: write a study for each of them.")
         return found
@@ -236,9 +242,10 @@ class Study:
     @cached_property
     def open_algorithm(self) -> Algorithm:
         """The method as far as the file sets it."""
-        options = self.document["algorithm"]
-        _build("algorithm", METHODS, _with_none(METHODS.get(str(options["name"])), options))
-        return made(options)
+        found = named.method(self.document["algorithm"])
+        if found.needs not in (None, self.objective.name):
+            raise InputError(f"{found.name} solves the {found.needs} objective only, not {self.objective.name}.")
+        return found
 
     def problem(self, rows: Mapping[int, tuple[np.ndarray, np.ndarray]] | None = None) -> StudyProblem:
         """The problem with the given clients' rows, by position, and one row of zeros for everybody else."""
@@ -278,87 +285,11 @@ class Study:
         """How far a sum of everyone's numbers may be off behind masks: half a step of fixed point for each client."""
         return self.M * 2.0 ** -(self.bits + 1) if self.masks else 0.0
 
-    # --- step sizes from what nodes tell --------------------------------------------------------------------------------
-
-    @property
-    def agreed(self) -> dict[str, Any] | None:
-        """What stands in for what nodes would tell, where a bound on ‖x‖ is agreed on."""
-        if self.norm is None:
-            return None
-        kappa, l2 = self.loss.link.curvature, float(self.loss.l2)
-        most = kappa * (float(self.norm) ** 2 + self.loss.intercept) + l2
-        return {"mu": [l2] * 2, "L": [most] * 2, "calL": [most] * 2}
-
     @property
     def usual_rows(self) -> float | None:
         """The number of rows that is reckoned with where a node does not tell its own."""
         found = self._get("tell", "rows", default=None)
         return None if found is None else float(found)
-
-    def complete(self, told: Mapping[str, Mapping[str, Any]]) -> tuple[Algorithm, str | None]:
-        """The method with step sizes from what the nodes told: three numbers a set of columns and a count, never a row."""
-        algorithm, problem = self.open_algorithm, self.stand_in
-        objective, lam = problem.objective, problem.objective.mixture_strength()
-        if algorithm.needs not in (None, objective.name):
-            raise InputError(f"{algorithm.name} solves the {algorithm.needs} objective only, not {objective.name}.")
-        if algorithm.is_complete():
-            return algorithm, None
-        numbers = [told[name] if self.agreed is None else self.agreed for name in self.names]
-        if any("L" not in each for each in numbers):
-            silent = next(n for n, each in zip(self.names, numbers, strict=True) if "L" not in each)
-            raise InputError(
-                f"Client {silent!r} tells no constants, so there are no step sizes: set every number of {algorithm.name} in "
-                "[algorithm], agree on [tell] norm = c, or ask it to join with --tell constants."
-            )
-        answers = [
-            LossConstants(
-                **{name: np.array([each[name][i] for each in numbers]) for name in ("mu", "L", "calL")},
-                how=dict.fromkeys(("mu", "L", "calL"), "certified"),
-            )
-            for i in range(len(numbers[0]["L"]))
-        ]
-        asked = dataclasses.replace(cast(Any, objective), loss=_Told(self.loss, answers))
-        constants = asked.constants(problem.clients, problem.scale)
-        if constants is None:
-            raise InputError(
-                f"There is no formula for the constants of {objective.name}: set every number of {algorithm.name} in [algorithm]."
-            )
-        rows = [self.rows_of(told[name]) for name in self.names]
-        facts = Facts(
-            constants=constants, rows=float(np.mean(rows)), M=self.M, max_weight=float(np.max(problem.clients.weights)),
-            lam=lam, loss_of=None if lam is None else lambda: answers[0], convex=objective.convex,
-            sizes=(tree.size(problem.abstract_start[0]), tree.size(problem.abstract_start[1])),
-            weights=np.asarray(problem.clients.weights, np.float64),
-        )  # fmt: skip
-        return algorithm.complete(facts)
-
-    def rows_of(self, told: Mapping[str, Any]) -> float:
-        """How many rows to reckon with for a node."""
-        found = told.get("rows", self.usual_rows)
-        if found is None:
-            raise InputError("A client does not tell how many rows it has: ask it to, or agree on [tell] rows = N.")
-        return float(found)
-
-    @cached_property
-    def _filled(self) -> Algorithm:
-        """The method as theory fills it in for clients like any: what differs from the file is what the file leaves open."""
-        like_any = {"mu": [0.1] * 2, "L": [1.0] * 2, "calL": [1.0] * 2, "rows": 100}
-        return self.complete(dict.fromkeys(self.names, like_any))[0]
-
-    def misfit(self, algorithm: Mapping[str, Any]) -> str | None:
-        """What is wrong with a whole algorithm (as `fields_of` gives it) for this study; None if nothing is.
-
-        The method and every field that the file sets must be the file's. A step size that theory fills in is the coordinator's word:
-        a node does not know what the others have told.
-        """
-        said, filled = fields_of(self.open_algorithm), fields_of(self._filled)
-        for key in sorted(said.keys() | filled.keys() | algorithm.keys()):
-            wanted, found = filled.get(key), algorithm.get(key)
-            is_open = said.get(key) != wanted
-            if not (_is_like(found, wanted) if is_open else found == wanted):
-                due = f"a number like {wanted!r}" if is_open and wanted is not None else repr(wanted)
-                return f"[algorithm] {key} is {repr(found)[:60]}, due is {due}"
-        return None
 
     def records(self, r: int, last: bool) -> bool:
         """Whether losses and gaps after round r − 1 are told with round r: every so many rounds, and at the end.
@@ -401,8 +332,9 @@ class Study:
             "features": int(clients.x.shape[1]),
             "loss": {"name": loss.link.name, "l2": float(loss.l2), "intercept": bool(loss.intercept)}
             | ({} if loss.link.outputs is None else {"classes": loss.link.outputs}),
-            "objective": {**_plain(objective, ("loss", "layout", "alone")), "rescale": problem.rescale, "sampling": problem.sampling},
-            "algorithm": fields_of(algorithm),
+            "objective": named.plain(objective, ("loss", "layout", "alone"))
+            | {"rescale": problem.rescale, "sampling": problem.sampling},
+            "algorithm": named.fields_of(algorithm),
             "stop": {"rounds": rounds} | ({} if tolerance is None else {"tolerance": float(tolerance)}),
             "client": [
                 {"name": name, "weight": float(weight)} | ({"key": keys[name]} if name in keys else {})
@@ -427,112 +359,3 @@ def _kind_of(loss: Any, objective: Objective) -> str:
     if objective.describe() is None:
         return "an objective with a function of your own"
     return f"a {type(loss).__name__.lower()}"
-
-
-class _Told:
-    """Stands in for a loss whose constants were told; everything else about it is in the study."""
-
-    def __init__(self, loss: Linear, answers: list[LossConstants]) -> None:
-        self._loss, self._answers = loss, iter(answers)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loss, name)
-
-    def constants(self, *_: Any, **__: Any) -> LossConstants:
-        """The next answer, in the order in which the nodes found them."""
-        return next(self._answers)
-
-    def curvature(self, *_: Any) -> None:
-        """Nobody told it."""
-
-
-def _build(section: str, registry: Mapping[str, Any], options: Mapping[str, Any], *first: Any) -> Any:
-    """What a section of the file names."""
-    name = str(options.get("name"))
-    if name not in registry or name == "custom":
-        raise InputError(choose_from(f"There is no {section} {name!r}", name, [n for n in registry if n != "custom"]))
-    try:
-        return registry[name](*first, **{key: value for key, value in options.items() if key != "name"})
-    except TypeError as error:
-        raise InputError(f"[{section}] does not fit {name}: {error}.") from None
-
-
-def _plain(thing: Any, but: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The name and the fields of a record, as TOML and JSON can hold them."""
-    found: dict[str, Any] = {"name": thing.name}
-    for field in dataclasses.fields(thing):
-        value = getattr(thing, field.name)
-        if value is None or field.name in but:
-            continue
-        inside = value if isinstance(value, tuple) else (value,)
-        if any(callable(each) or isinstance(each, slice) for each in inside):
-            raise InputError(f"{thing.name}: {field.name} is no plain number or name, and cannot travel in a file.")
-        array = None if isinstance(value, str | bool | int | float | tuple | list) else np.asarray(value)
-        found[field.name] = value if array is None else array.tolist()
-        if isinstance(value, tuple):
-            found[field.name] = list(value)
-    return found
-
-
-def fields_of(algorithm: Algorithm) -> dict[str, Any]:
-    """An algorithm as plain numbers, exactly (Python's JSON keeps every bit of a float64).
-
-    >>> fields_of(algorithms.SCD(eta=0.1, p_w=0.5))
-    {'name': 'scd', 'eta': 0.1, 'p_w': 0.5, 'batch': 1}
-    """
-    found = _plain(algorithm)
-    nothing = {f.name for f in dataclasses.fields(cast(Any, algorithm)) if getattr(algorithm, f.name) is None}
-    # A None that is not the default (batch = None: all rows) has to be said, and TOML has no None.
-    special = {
-        f.name: "none" for f in dataclasses.fields(cast(Any, algorithm)) if f.name in nothing and f.default is not None
-    }
-    return found | special | ({"reference": "two"} if isinstance(algorithm, ASVRCDTwo) else {})
-
-
-def _is_like(found: Any, example: Any) -> bool:
-    """Whether a value can stand where theory would put another: as many finite numbers, and the same word.
-
-    >>> (
-    ...     _is_like(0.5, 0.1),
-    ...     _is_like("nan", 0.1),
-    ...     _is_like([1.0, 2.0], [0.5, 0.5]),
-    ...     _is_like(0, 3),
-    ...     _is_like(True, False),
-    ...     _is_like("newton", "lbfgs"),
-    ... )
-    (True, False, True, False, True, False)
-    """
-    if isinstance(example, list):
-        return isinstance(found, list) and len(found) == len(example) and all(map(_is_like, found, example))
-    if isinstance(example, bool):  # one that theory chooses may be the other
-        return isinstance(found, bool)
-    if isinstance(example, str | None):
-        return found == example
-    whole = isinstance(example, int)
-    kind = isinstance(found, int if whole else int | float) and not isinstance(found, bool)
-    return kind and (min(1, example) <= found <= 2**53 if whole else abs(found) <= 1e300)
-
-
-def _with_none(kind: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """TOML has no None: the word "none" stands for it, but where it is a choice of the method's own."""
-    own = {f.name for f in dataclasses.fields(kind) if f.default == "none"} if kind is not None else set()
-    return {key: None if value == "none" and key not in own else value for key, value in options.items()}
-
-
-def made(document: Mapping[str, Any]) -> Algorithm:
-    """The algorithm that `fields_of` described.
-
-    >>> made({"name": "scd", "eta": 0.1, "p_w": 0.5, "batch": "none"})
-    SCD(eta=0.1, p_w=0.5, batch=None)
-    """
-    kind: Any = METHODS[document["name"]]
-    options = {key: value for key, value in _with_none(kind, document).items() if key != "name"}
-    if options.get("reference") == "two":
-        kind = ASVRCDTwo
-        options.pop("reference")
-    known = {field.name for field in dataclasses.fields(kind)}
-    arrays = {
-        key: tuple(v) if isinstance(v, list) and key == "sizes" else np.asarray(v) if isinstance(v, list) else v
-        for key, v in options.items()
-    }
-    return kind(**{key: value for key, value in arrays.items() if key in known})

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from twofold.errors import InputError
-from twofold.federation import wire
-from twofold.federation.masks import SEED, SHARE, combined, commitment, decode, share_at, stream
+from twofold.federation import store, wire
+from twofold.federation.asking import Asking, Query
+from twofold.federation.masks import COMMITMENT, SEED, SHARE, combined, commitment, decode, share_at, stream
+from twofold.federation.patience import Stopped
 from twofold.federation.store import Arrays
 from twofold.federation.study import Study
 from twofold.federation.wire import Note, Refused
 
-__all__ = ["Opening", "nonsense", "total"]
+__all__ = ["Opening", "Place", "Sums", "nonsense", "total", "wanted"]
 
 
 def total(vectors: list[np.ndarray], due: dict[str, Any]) -> Arrays:
@@ -27,6 +30,17 @@ def total(vectors: list[np.ndarray], due: dict[str, Any]) -> Arrays:
         size = int(np.prod(leaf.shape))
         found[name] = added[place : place + size].reshape(leaf.shape)
         place += size
+    return found
+
+
+def wanted(study: Study, m: int, due: dict[str, Any]) -> dict[str, Any]:
+    """What client m sends behind its mask, in the form in which it is due: one vector, and shares where it may be missing."""
+    size = sum(int(np.prod(leaf.shape)) for leaf in due.values())
+    found: dict[str, Any] = {"masked": np.zeros(size, np.uint64)}
+    if study.missing == "skip":
+        seeds = study.M + 1
+        found |= {f"share.{j}": np.zeros(SHARE * seeds + 16, np.uint8) for j in range(study.M) if j != m}
+        found["commitments"] = np.zeros((seeds, study.M, COMMITMENT), np.uint8)
     return found
 
 
@@ -128,3 +142,101 @@ def nonsense(sums: Arrays, bits: int, most: float, slack: float) -> str | None:
 
 
 assert SEED < SHARE
+
+
+# --- the sum of a round -------------------------------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """Where a run is: what a question to open a sum has to name."""
+
+    contract: str
+    round: int
+    said: str
+
+
+class Sums:
+    """The sum of each round where somebody may be missing. Which one it is stands on the disk before anybody helps to open it."""
+
+    def __init__(self, study: Study, asking: Asking, folder: Path) -> None:
+        self.study, self.asking, self.journal = study, asking, asking.journal
+        self.file = folder / "opening.safetensors"
+
+    def begun(self, r: int) -> Opening | None:
+        """The sum of this round that was being opened when the coordinator ended: nodes help to open no other one."""
+        if not self.file.exists():
+            return None
+        arrays, about = store.read(self.file)
+        if about["round"] != r:
+            return None
+        handed: dict[int, Arrays] = {m: {} for m in about["here"]}
+        for name, array in arrays.items():
+            m, what = name.split("/", 1)
+            handed[int(m)][what] = array
+        found = Opening(self.study, handed)
+        self.journal.note(f"round {r}: the sum of {', '.join(found.names)} is opened, as was begun", round=r)
+        return found
+
+    def over(self) -> None:
+        """The round is in the log."""
+        self.file.unlink(missing_ok=True)
+
+    def of(
+        self, place: Place, due: dict[str, Any], answers: dict[str, Note], begun: Opening | None
+    ) -> tuple[list[int], Arrays]:
+        """Who is in the sum, and the sum part by part, in whole numbers."""
+        r, quorum, where = place.round, self.study.quorum, {name: self.study.names.index(name) for name in answers}
+        opening = begun or Opening(self.study, {m: answers[name].arrays for name, m in where.items()})
+        helpers = [name for name in answers if where[name] in opening.here]
+        while True:
+            # Which sum it is has to be remembered, and what is in it: with that, any quorum of its clients will do.
+            arrays = {f"{m}/{n}": a for m, sent in opening.handed.items() for n, a in sent.items()}
+            store.write(self.file, arrays, {"round": r, "here": opening.here})
+            opened, closed = self._open(place, opening, helpers)
+            if len(opened) >= quorum:
+                break
+            opening = opening.without([m for m, whose in closed.items() if len(opening.here) - len(whose) < quorum])
+            # Who has helped to open the first sum helps with no other one.
+            helpers = [n for n in helpers if n not in opened and where[n] in opening.here]
+            if len(helpers) < quorum:
+                raise Stopped(
+                    f"round {r}: the shares of {', '.join(self.study.names[m] for m in closed)} could not be opened, and "
+                    f"{quorum} clients are not left to open another sum: agree on a study without who sent them."
+                )
+        try:
+            masks = opening.masks({where[n]: a for n, a in opened.items()}, opening.masked[0].size)
+        except Refused as refused:
+            self.journal.note(f"round {r}: refused: {refused}", client=refused.who, round=r)
+            raise Stopped(
+                f"round {r}: {refused}, and no other sum of this round can be opened: agree on a study without {refused.who}."
+            ) from refused
+        return opening.here, total([*opening.masked, *masks], due)
+
+    def _open(self, place: Place, opening: Opening, helpers: list[str]) -> tuple[dict[str, Note], dict[int, list[str]]]:
+        """Who has opened its shares of the sum; and for each client whose shares were not what it committed to, who says so."""
+        about = {"contract": place.contract, "round": place.round, "here": opening.here, "said": place.said}
+
+        def ask(name: str) -> bytes:
+            shares = opening.shares_for(self.study.names.index(name))
+            return wire.question(self.study.digest, "open", about, shares)
+
+        def accept(name: str, answer: Note) -> bool:
+            opening.check(name, answer)
+            return True
+
+        def opened(answers: dict[str, Note]) -> dict[str, Note]:
+            return {name: answer for name, answer in answers.items() if "unopened" not in answer.about}
+
+        r, quorum = place.round, self.study.quorum
+        enough = lambda answers: len(opened(answers)) >= quorum  # noqa: E731
+        found = self.asking.collect(Query(r, "open", helpers, helpers, ask, accept, enough))
+        closed: dict[int, list[str]] = {}
+        for name, answer in found.items():
+            for m in answer.about.get("unopened", ()):
+                closed.setdefault(m, []).append(name)
+        for m, whose in closed.items():
+            who, some = self.study.names[m], ", ".join(whose)
+            self.journal.note(
+                f"round {r}: refused: {who}: handed out shares that {some} cannot open", client=who, round=r
+            )
+        return opened(found), closed

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import secrets
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,11 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from twofold.errors import TwofoldError
+from twofold.federation.keys import Public
 from twofold.federation.store import Arrays, pack, unpack
 
 __all__ = [
-    "VERSION", "Note", "Refused", "check", "digest", "due", "fingerprint", "number_in", "opened", "parts", "question_of",
-    "said_by", "sealed", "whole", "whole_in",
+    "VERSION", "Note", "Refused", "answer", "check", "digest", "due", "fingerprint", "number_in", "opened", "parts",
+    "question", "question_of", "said_by", "sealed", "whole", "whole_in",
 ]  # fmt: skip
 
 VERSION = 1
@@ -103,6 +105,38 @@ def question_of(content: bytes) -> str:
     start = len(MAGIC) + 1 + (content[len(MAGIC)] if len(content) > len(MAGIC) else 0)
     size = int.from_bytes(content[start : start + 8], "little")
     return hashlib.sha256(content[: start + 8 + size]).hexdigest()
+
+
+def question(study: str, kind: str, about: dict[str, Any], arrays: Arrays | None = None) -> bytes:
+    """A question of the coordinator's; no two are the same, so that no answer will do for another.
+
+    >>> question("a digest", "hello", {}) == question("a digest", "hello", {})
+    False
+    """
+    head = {"v": VERSION, "study": study, "kind": kind, "token": secrets.token_hex(8)}
+    return sealed(Note({**head, **about}, arrays or {}))
+
+
+def answer(study: str, key: Public | None, name: str, content: bytes, kind: str, asked: str) -> Note:
+    """A client's answer to the question with the digest `asked`, or a refusal with the client's name."""
+    note = opened(name, content, None if key is None else key.verify)
+    about = note.about
+    if about.get("v") != VERSION:
+        raise Refused(name, f"speaks version {about.get('v')!r} of the protocol, the coordinator {VERSION}")
+    if about.get("study") != study:
+        raise Refused(name, "has another study file than the coordinator")
+    if about.get("name") != name:
+        raise Refused(name, f"answered as {about.get('name')!r}")
+    if about.get("question") != asked:
+        raise Refused(name, "answered another question than the one that it was asked")
+    for word in ("refused", "later"):
+        if word in about and not isinstance(about[word], str):
+            raise Refused(name, f"{word} must be a text, got {about[word]!r}")
+    if "refused" in about:
+        raise Refused(name, f"says: {about['refused']}")
+    if about.get("kind") != kind and "later" not in about:
+        raise Refused(name, f"answered {about.get('kind')!r}, asked was {kind!r}")
+    return note
 
 
 # --- the parts of a message, by name ------------------------------------------------------------------------------------

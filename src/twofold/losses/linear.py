@@ -327,6 +327,13 @@ def _spectra(clients: Clients, columns: Columns, intercept: bool) -> tuple[np.nd
     return smallest, largest, longest
 
 
+def _flag(intercept: bool) -> bool:
+    """Whether there is an intercept; a word such as "no" would count as yes, so it is refused."""
+    if not isinstance(intercept, (bool, np.bool_)):
+        raise InputError(f"intercept must be True or False, got {intercept=}.")
+    return bool(intercept)
+
+
 def _link_named(name: str, outputs: int | None) -> Link:
     return (softmax(outputs) if outputs is not None else {"logistic": logistic, "squared": squared}[name]()).link
 
@@ -340,7 +347,7 @@ def logistic(l2: float = 0.0, intercept: bool = False) -> Linear:
     >>> loss.constants(clients).L.tolist()  # ¼ of the largest eigenvalue of XᵀX/n, and the ridge
     [0.225]
     """
-    return Linear(Link("logistic", _logistic, 0.25, None, 2, _sign), ridge_of(l2), intercept)
+    return Linear(Link("logistic", _logistic, 0.25, None, 2, _sign), ridge_of(l2), _flag(intercept))
 
 
 def softmax(classes: int, l2: float = 0.0, intercept: bool = False) -> Linear:
@@ -353,7 +360,7 @@ def softmax(classes: int, l2: float = 0.0, intercept: bool = False) -> Linear:
     """
     if not isinstance(classes, (int, np.integer)) or classes < 2:
         raise InputError(f"softmax needs a whole number of at least two classes, got {classes=}.")
-    return Linear(Link("softmax", _softmax, 0.5, int(classes), int(classes), _largest), ridge_of(l2), intercept)
+    return Linear(Link("softmax", _softmax, 0.5, int(classes), int(classes), _largest), ridge_of(l2), _flag(intercept))
 
 
 def squared(l2: float = 0.0, intercept: bool = False) -> Linear:
@@ -365,4 +372,4 @@ def squared(l2: float = 0.0, intercept: bool = False) -> Linear:
     >>> loss.predict(np.array([1.0, 2.0]), clients.x).tolist()
     [1.0, 2.0]
     """
-    return Linear(Link("squared", _squared, 1.0, None, None, same), ridge_of(l2), intercept)
+    return Linear(Link("squared", _squared, 1.0, None, None, same), ridge_of(l2), _flag(intercept))

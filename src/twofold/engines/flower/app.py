@@ -15,9 +15,11 @@ from flwr.serverapp import Grid as FlowerServerGrid
 from flwr.serverapp import ServerApp
 
 from twofold.engines.flower import bodies
-from twofold.federation.coordinator import Coordinator, Gone, Patience, Question
+from twofold.federation.coordinator import Coordinator
+from twofold.federation.grid import Gone, Question
 from twofold.federation.keys import Identity
 from twofold.federation.node import Node
+from twofold.federation.patience import Patience
 from twofold.federation.seat import Seat, read_rows
 from twofold.federation.study import Study
 

@@ -36,9 +36,9 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from twofold.engines.flower import bodies
 from twofold.errors import InputError, TwofoldError
 from twofold.federation.certificates import is_loopback
-from twofold.federation.coordinator import Stopped
 from twofold.federation.keys import Identity
 from twofold.federation.node import Node
+from twofold.federation.patience import Stopped
 from twofold.federation.wire import said_by
 
 __all__ = ["NotLetIn", "authority", "host_of", "join"]
@@ -47,6 +47,10 @@ BEAT = 1.5
 """Seconds between two signs of life."""
 PERSISTENCE = 10.0
 """Seconds for which a node that is turned away tries again: its old self may not be forgotten yet."""
+LONGEST = 2.0
+"""Seconds between two attempts to reach a coordinator that is away."""
+SELDOM = 60.0
+"""Seconds between two lines of the log that say the same: how far it is, or that there is still no coordinator."""
 log = logging.getLogger("twofold.join")
 
 
@@ -205,6 +209,7 @@ def join(
         log.info("the study is done, and the coordinator has said goodbye")
         return
     since, wait, turned_away = time.monotonic(), 0.1, 0.0
+    say = _Seldom()
     while not stop():
         line = _Line(server, roots, node.identity)
         try:
@@ -212,6 +217,7 @@ def join(
             log.info("joined %s as %s", server, node.name)
             for _ in _answers(line, node, stop):
                 since, wait, turned_away = time.monotonic(), 0.1, 0.0
+                say(logging.INFO, f"round {node.answered} of at most {node.study.rounds} is answered")
             return
         except (httpx.HTTPError, RuntimeError, OSError) as error:
             if node.has_parted:
@@ -224,11 +230,26 @@ def join(
             if now - since > patience:
                 _give_up(node, f"No coordinator at {server} for {patience:g} s: {_why(error)}.", error)
                 return
-            log.warning("the connection to %s failed (%s); again in %.1f s", server, _why(error), wait)
+            failed = f"the connection to {server} failed ({_why(error)}); again in {wait:.1f} s"
+            say(logging.WARNING, failed, at_once=wait < LONGEST)
             time.sleep(wait)
-            wait = min(2 * wait, 2.0)
+            wait = min(2 * wait, LONGEST)
         finally:
             line.leave()
+
+
+class _Seldom:
+    """A voice in the log that is heard every so often, whatever is said meanwhile."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def __call__(self, level: int, text: str, *, at_once: bool = False) -> None:
+        """Say something, at once or when it is time."""
+        now = time.monotonic()
+        if at_once or now - self._last > SELDOM:
+            self._last = now
+            log.log(level, text)
 
 
 def _give_up(node: Node, why: str, error: Exception) -> None:

@@ -18,9 +18,9 @@ from twofold.algorithms.base import Algorithm
 from twofold.engines.flower.server import serve
 from twofold.errors import InputError, TwofoldError
 from twofold.federation.certificates import make_certificates
-from twofold.federation.coordinator import Patience
 from twofold.federation.keys import Identity
 from twofold.federation.node import Node
+from twofold.federation.patience import Patience
 from twofold.federation.seat import Seat
 from twofold.federation.study import Study
 from twofold.problem import Problem

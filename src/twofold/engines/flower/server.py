@@ -47,8 +47,10 @@ from twofold.engines.flower import bodies
 from twofold.errors import InputError
 from twofold.federation.account import most_bytes
 from twofold.federation.certificates import is_loopback
-from twofold.federation.coordinator import Coordinator, Gone, Patience, Question
+from twofold.federation.coordinator import Coordinator
+from twofold.federation.grid import Gone, Question
 from twofold.federation.keys import Public
+from twofold.federation.patience import Patience
 from twofold.federation.study import Study
 from twofold.federation.wire import said_by
 from twofold.result import Result
