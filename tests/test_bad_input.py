@@ -271,7 +271,12 @@ WRONG: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
             ValueError,
             rf"Unknown algorithm '{name}': .*tw.methods.{ours}\(",
         )
-        for name, ours in {"scaffold": "scaffold", "FedRep": "fedrep", "fed-babu": "fedbabu", "PerFedAvg": "per_fedavg"}.items()
+        for name, ours in {
+            "Scaffold": "scaffold",
+            "FedRep": "fedrep",
+            "fed-babu": "fedbabu",
+            "PerFedAvg": "per_fedavg",
+        }.items()
     },
     "ditto among the objectives": (
         lambda: objectives.ditto,  # pyright: ignore[reportAttributeAccessIssue]

@@ -133,7 +133,15 @@ def check_training(method: Any) -> None:
         raise InputError(f"{kind} needs a finite prox ≥ 0 (the strength of its pull towards w), got {prox=}.")
     optimizer = method.optimizer
     if optimizer is not None and not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
-        raise InputError(f"{kind}'s optimizer must be one from optax, as in optax.adam(1e-3), got {optimizer!r}.")
+        name = getattr(optimizer, "__name__", type(optimizer).__name__)
+        got = (
+            repr(optimizer)
+            if isinstance(optimizer, str)
+            else f"{name} uncalled"
+            if callable(optimizer)
+            else f"a {name}"
+        )
+        raise InputError(f"{kind}'s optimizer must be one from optax, as in optax.adam(1e-3), got {got}.")
 
 
 def check_whole(method: Any, *names: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 from numpy.typing import NDArray
 
 from twofold import tree
@@ -237,7 +237,8 @@ def _begin(
         raise
     except Exception as mistake:  # whatever a user's net, or its library, has to say
         shapes = ", ".join(str(shape) for shape, _ in rows)
-        remedy = REMEDIES.get(type(mistake).__name__, f"{mistake}")
+        said = f"{type(mistake).__name__}: {mistake}"
+        remedy = next((remedy for sign, remedy in REMEDIES.items() if sign in said), f"{said}. {module.sees}")
         raise InputError(f"The net cannot be applied to rows of shape {shapes}: {remedy}") from mistake
     if not hasattr(out, "shape"):
         raise InputError(
@@ -252,8 +253,12 @@ REMEDIES = {
     "its call take `train`, and say use_running_average=not train.",
     "InvalidRngError": "it draws random numbers (make_rng) also when it is not training: have its call take `train`, and draw only "
     "where that is True.",
+    "must be passed to the constructor or at call time": "a layer (Dropout, BatchNorm) is not told whether the net is training: have "
+    "its call take `train`, and say deterministic=not train or use_running_average=not train.",
+    "unbound axis name": 'a layer that looks at the whole batch must know its axis as "batch", as in eqx.nn.BatchNorm(size, '
+    'axis_name="batch", mode="batch").',
 }
-"""What to do about errors of flax that do not say it, by their names."""
+"""What to do about errors of flax and equinox that do not say it, by a part of them."""
 
 
 def _fitting(link: Link, out: jax.Array) -> jax.Array:
@@ -264,6 +269,11 @@ def _fitting(link: Link, out: jax.Array) -> jax.Array:
 
 def _check_outputs(link: Link, out: tuple[int, ...]) -> None:
     """Refuse outputs of a shape that the link has no meaning for."""
+    if link.name == "softmax" and len(out) == 1 and out[0] > 1:
+        raise InputError(
+            f"For a batch of one row this net gives an array of shape {out}, and not (1, {out[0]}): keep the axis of the rows, as in "
+            "x.reshape(len(x), -1)."
+        )
     if link.name == "softmax" and (len(out) != 2 or out[1] < 2):
         raise InputError(
             f"With the link softmax a net gives one number per class, but for one row this one gives an array of shape {out}: let its "
@@ -296,8 +306,19 @@ def _check_targets(clients: Clients, link: Link, out: tuple[int, ...]) -> None:
     """Refuse targets that the link has no meaning for."""
     y = clients.y
     if not isinstance(y, np.ndarray) or y.ndim != 1:
-        found = type(y).__name__ if not isinstance(y, np.ndarray) else f"an array of shape {y.shape}"
-        raise InputError(f"A net with the link {link.name} needs one target per row, but the clients have {found}.")
+        found, remedy = type(y).__name__, ""
+        if isinstance(y, np.ndarray):
+            found = f"{' × '.join(map(str, y.shape[1:]))} of them in a row"
+            remedy = (
+                ": take y[:, 0]"
+                if y.shape[1:] == (1,)
+                else ": if they are one-hot, take y.argmax(axis=1)"
+                if y.ndim == 2
+                else ""
+            )
+        raise InputError(
+            f"A net with the link {link.name} needs one target per row, but the clients have {found}{remedy}."
+        )
     if link.labels is None:
         return
     classes = 2 if link.name == "logistic" else out[1]
@@ -313,12 +334,17 @@ LINKS: dict[str, Callable[[], Link]] = {
 
 
 def net(
-    model: ModelLike, *, link: LinkName | RowLoss = "softmax", l2: float = 0.0, seed: int = 0, dtype: str | None = None
+    model: ModelLike,
+    *,
+    link: LinkName | RowLoss = "softmax",
+    l2: float = 0.0,
+    seed: int = 0,
+    dtype: DTypeLike | None = None,
 ) -> Net:
     """A net as a loss: a module of flax.linen, flax.nnx or equinox, or functions of your own.
 
     `model` is a `flax.linen` module; an `nnx` or `equinox` module, or a function of `rngs=` or `key=` that makes one (`CNN` itself,
-    so that every seed starts elsewhere); the pair that `eqx.nn.make_with_state` gives; or a pair of functions (init, apply) with
+    so that every seed starts elsewhere); `eqx.nn.make_with_state(CNN)`, or the pair that it gives; or two functions (init, apply) with
     `init(key, x)` → parameters and state, and `apply(params, state, x, key, train)` → outputs and state, where x is a batch.
 
     `link` says what the outputs mean: "softmax" (one per class), "logistic", "squared", or a function of outputs and targets that
@@ -347,6 +373,8 @@ def net(
         raise InputError(
             f"The link of a net is one of {', '.join(LINKS)}, or a function of outputs and targets, got {link!r}."
         )
+    if dtype is not None and not isinstance(dtype, str):
+        dtype = np.dtype(dtype).name
     if dtype not in (None, "bfloat16", "float16", "float32", "float64"):
         raise InputError(f'dtype is None, "bfloat16", "float16", "float32" or "float64", got {dtype!r}.')
     if not isinstance(seed, (int, np.integer)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, Unpack, cast
@@ -11,7 +12,7 @@ from twofold import algorithms, losses, objectives, tree
 from twofold.algorithms import Algorithm
 from twofold.algorithms.training import Rate
 from twofold.clients import Clients
-from twofold.errors import InputError
+from twofold.errors import InputError, KindError
 from twofold.losses.net import LinkName, RowLoss
 from twofold.methods.finetuning import fine_tune
 from twofold.objectives import Objective
@@ -29,6 +30,16 @@ OPTIMISED = ("momentum", "weight_decay", "nesterov", "clip")
 """Settings of other libraries that are an optimiser's here."""
 SAID: dict[type[Algorithm], dict[str, str]] = {algorithms.PFedMe: {"eta": "lr", "inner_eta": "inner_lr"}}
 """Fields of algorithms that have another name here."""
+ELSEWHERE = {
+    "batch_size": ("batch",), "learning_rate": ("lr",), "local_epochs": ("epochs",), "local_learning_rate": ("lr",),
+    "local_steps": ("tau",), "mu": ("prox", "lam"), "lamda": ("lam",), "K": ("inner_steps",), "beta": ("delta",),
+    "plocal_epochs": ("head_epochs", "own_epochs"), "p_learning_rate": ("inner_lr", "lr_beta"),
+}  # fmt: skip
+"""Names of settings in other libraries, PFLlib among them, and what they are here."""
+OF_NETS = ("l2", "dtype")
+"""Settings of a net."""
+OF_THEORY = ("eta", "average", "mu", "q")
+"""Fields of algorithms that methods do not need: theory's steps, and what a run fills in."""
 LR = 0.005
 """The learning rate where the user gives neither one nor an optimizer; an optimizer has a rate of its own."""
 AFTERWARDS = ("seed", "test", "validation", "engine", "chunk", "state", "callbacks", "progress")
@@ -59,6 +70,8 @@ class Method:
 
     def problem(self, clients: Clients) -> Problem:
         """The problem that the method works on."""
+        if not isinstance(clients, Clients):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise KindError(f"{self.name} trains Clients (see Clients.from_list), got {type(clients).__name__}.")
         return Problem(self.objective_of(clients), clients)
 
     def fit(
@@ -116,18 +129,29 @@ def one_model(loss: Loss, state: str) -> Callable[[Clients], Objective]:
     return objective_of
 
 
-def made(kind: type[Algorithm], **settings: Any) -> Algorithm:
+def made(method: str, kind: type[Algorithm], **settings: Any) -> Algorithm:
     """The algorithm with these settings, and `LR` where they do not say how far a step goes; refuses names that it does not have."""
     said = SAID.get(kind, {})
     fields = {said.get(field.name, field.name): field.name for field in dataclasses.fields(cast(Any, kind))}
     for name in sorted(settings.keys() - fields.keys()):
-        about = f"it takes {', '.join(fields)}"
-        if name in OPTIMISED:
-            about = "give optimizer=, as in optimizer=optax.sgd(0.005, momentum=0.9)"
-        raise InputError(f"{kind.__name__} has no setting {name!r}: {about}.")
+        raise InputError(
+            f"{method} has no setting {name!r}: {_instead(name, [one for one in fields if one not in OF_THEORY])}"
+        )
     if "lr" in settings and settings["lr"] is None and settings.get("optimizer") is None:
         settings["lr"] = LR
     return kind(**{fields[name]: value for name, value in settings.items()})
+
+
+def _instead(name: str, fields: list[str]) -> str:
+    """What to write for a setting that a method does not have."""
+    if name in OPTIMISED:
+        return "give optimizer=, as in optimizer=optax.sgd(0.005, momentum=0.9)."
+    if name in OF_NETS:
+        return f"it is one of the net, as in tw.losses.net(model, {name}=…), which methods take as well."
+    if name == "rounds" or name in RunOptions.__annotations__:
+        return f"it belongs to the run: method.fit(clients, {'' if name == 'rounds' else 'rounds=100, '}{name}=…)."
+    same = [one for one in ELSEWHERE.get(name, ()) if one in fields] or difflib.get_close_matches(name, fields, n=1)
+    return f"it takes {', '.join(fields)}{f'; did you mean {same[0]}?' if same else '.'}"
 
 
 def with_fine_tuning(method: Method, name: str, epochs: int, lr: Rate | None, minimises: str) -> Method:

@@ -39,7 +39,7 @@ def fedper(
     "F = mean f'([w, β_m])"
     """
     loss = as_loss(model, link)
-    algorithm = made(algorithms.LSGD, lr=lr, lr_beta=lr_beta, batch=batch, epochs=epochs, **others)
+    algorithm = made("fedper", algorithms.LSGD, lr=lr, lr_beta=lr_beta, batch=batch, epochs=epochs, **others)
     return Method("fedper", loss, always(objectives.weight_sharing(loss, private=head)), algorithm, TOGETHER)
 
 
@@ -54,7 +54,7 @@ def lg_fedavg(
     'lg_fedavg'
     """
     loss = as_loss(model, link)
-    algorithm = made(algorithms.LSGD, lr=lr, lr_beta=lr_beta, batch=batch, epochs=epochs, **others)
+    algorithm = made("lg_fedavg", algorithms.LSGD, lr=lr, lr_beta=lr_beta, batch=batch, epochs=epochs, **others)
     return Method("lg_fedavg", loss, always(objectives.weight_sharing(loss, split=head)), algorithm, TOGETHER)
 
 
@@ -70,7 +70,14 @@ def fedrep(
     """
     loss = as_loss(model, link)
     algorithm = made(
-        algorithms.FedRep, lr=lr, lr_beta=lr_beta, batch=batch, epochs=epochs, head_epochs=head_epochs, **others
+        "fedrep",
+        algorithms.FedRep,
+        lr=lr,
+        lr_beta=lr_beta,
+        batch=batch,
+        epochs=epochs,
+        head_epochs=head_epochs,
+        **others,
     )
     return Method("fedrep", loss, always(objectives.weight_sharing(loss, private=head)), algorithm, TOGETHER)
 
@@ -88,7 +95,7 @@ def fedbn(
     'fedbn'
     """
     loss = as_loss(model, link)
-    algorithm = made(algorithms.LSGD, lr=lr, batch=batch, epochs=epochs, **others)
+    algorithm = made("fedbn", algorithms.LSGD, lr=lr, batch=batch, epochs=epochs, **others)
 
     def objective_of(clients: Clients) -> Objective:
         return objectives.weight_sharing(loss, private=_norms(loss, clients) if norms is None else norms)
@@ -121,7 +128,7 @@ def fedbabu(
     0.0
     """
     loss = as_loss(model, link)
-    algorithm = made(algorithms.LSGD, lr=lr, lr_beta=0.0, batch=batch, epochs=epochs, **others)
+    algorithm = made("fedbabu", algorithms.LSGD, lr=lr, lr_beta=0.0, batch=batch, epochs=epochs, **others)
     method = Method("fedbabu", loss, always(objectives.weight_sharing(loss, private=head)), algorithm, TOGETHER)
     minimises = "mean f'([w, β⁰]) over w, with the head as it began; fine-tuning minimises no F"
     return with_fine_tuning(method, "fedbabu", finetune_epochs, finetune_lr, minimises)

@@ -29,7 +29,7 @@ def fedavg(
     0.01
     """
     loss = as_loss(model, link)
-    algorithm = made(algorithms.LSGD, lr=lr, batch=batch, epochs=epochs, optimizer=optimizer, **others)
+    algorithm = made("fedavg", algorithms.LSGD, lr=lr, batch=batch, epochs=epochs, optimizer=optimizer, **others)
     return Method("fedavg", loss, one_model(loss, state), algorithm, FOR_ALL)
 
 
@@ -59,7 +59,7 @@ def fedprox(
     0.01
     """
     loss = as_loss(model, link)
-    algorithm = made(algorithms.FedProx, prox=prox, lr=lr, batch=batch, epochs=epochs, **others)
+    algorithm = made("fedprox", algorithms.FedProx, prox=prox, lr=lr, batch=batch, epochs=epochs, **others)
     minimises = f"{FOR_ALL}; its pull changes the way, and where it ends"
     return Method("fedprox", loss, one_model(loss, state), algorithm, minimises)
 
@@ -75,7 +75,7 @@ def scaffold(
     'scaffold'
     """
     loss = as_loss(model, link)
-    algorithm = made(algorithms.Scaffold, lr=lr, batch=batch, epochs=epochs, **others)
+    algorithm = made("scaffold", algorithms.Scaffold, lr=lr, batch=batch, epochs=epochs, **others)
     return Method("scaffold", loss, one_model(loss, state), algorithm, FOR_ALL)
 
 
@@ -90,6 +90,8 @@ def per_fedavg(
     'free'
     """
     loss = as_loss(model, link)
-    algorithm = made(algorithms.PerFedAvg, alpha=alpha, lr=lr, batch=batch, epochs=epochs, hessian=hessian, **others)
+    algorithm = made(
+        "per_fedavg", algorithms.PerFedAvg, alpha=alpha, lr=lr, batch=batch, epochs=epochs, hessian=hessian, **others
+    )
     minimises = "F = mean f'_m(w − α∇f'_m(w)), with a gradient that is cheaper than its own"
     return Method("per_fedavg", loss, always(objectives.maml(loss, alpha=alpha)), algorithm, minimises)

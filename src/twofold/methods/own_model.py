@@ -27,7 +27,7 @@ def local(
     "f'_m(β_m), each client alone"
     """
     loss = as_loss(model, link)
-    algorithm = made(algorithms.LSGD, lr=lr, batch=batch, epochs=epochs, **others)
+    algorithm = made("local", algorithms.LSGD, lr=lr, batch=batch, epochs=epochs, **others)
     return Method("local", loss, always(objectives.local(loss)), algorithm, "f'_m(β_m), each client alone")
 
 
@@ -43,7 +43,15 @@ def ditto(
     """
     loss = as_loss(model, link)
     algorithm = made(
-        algorithms.Ditto, lam=lam, lr=lr, lr_beta=lr_beta, batch=batch, epochs=epochs, own_epochs=own_epochs, **others
+        "ditto",
+        algorithms.Ditto,
+        lam=lam,
+        lr=lr,
+        lr_beta=lr_beta,
+        batch=batch,
+        epochs=epochs,
+        own_epochs=own_epochs,
+        **others,
     )
     minimises = "no single F: w minimises mean f'(w), and each β_m minimises f'_m(β) + (λ/2)‖β − w‖²"
     return Method("ditto", loss, always(objectives.mixture(loss, lam=lam)), algorithm, minimises)
@@ -66,7 +74,7 @@ def apfl(
     if optimizer is not None and lr_alpha is None:
         lr_alpha = LR
     algorithm = made(
-        algorithms.APFL, lr=lr, lr_alpha=lr_alpha, batch=batch, epochs=epochs, optimizer=optimizer, **others
+        "apfl", algorithms.APFL, lr=lr, lr_alpha=lr_alpha, batch=batch, epochs=epochs, optimizer=optimizer, **others
     )
     minimises = "no single F: w minimises mean f'(w), and each (v_m, α_m) minimises f'_m((1−α)v + αw)"
     return Method("apfl", loss, always(objectives.blended(loss, alpha=alpha)), algorithm, minimises)
@@ -88,6 +96,7 @@ def pfedme(
     for name, rate in (("lr", lr), ("inner_lr", inner_lr)):
         check_rate("pFedMe", name, rate, schedule=False)
     algorithm = made(
+        "pfedme",
         algorithms.PFedMe,
         lr=lr,
         inner_lr=inner_lr,
