@@ -65,6 +65,7 @@ EXCEPT = {
     "twofold.algorithms.newton",
     "twofold.algorithms.search",
     "twofold.data.files",  # the network and the disk
+    "twofold.losses.net_start",  # checks behind `losses.net`
     "twofold.tune.path",  # compiled fits and the judge of them: behind `tune`
     "twofold.tune.choice",
     *(name for name in MODULES if name.startswith("twofold.curvature.")),

@@ -133,13 +133,8 @@ def check_training(method: Any) -> None:
         raise InputError(f"{kind} needs a finite prox ≥ 0 (the strength of its pull towards w), got {prox=}.")
     optimizer = method.optimizer
     if optimizer is not None and not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
-        name = getattr(optimizer, "__name__", type(optimizer).__name__)
         got = (
-            repr(optimizer)
-            if isinstance(optimizer, str)
-            else f"{name} uncalled"
-            if callable(optimizer)
-            else f"a {name}"
+            repr(optimizer) if isinstance(optimizer, str) else getattr(optimizer, "__name__", type(optimizer).__name__)
         )
         raise InputError(f"{kind}'s optimizer must be one from optax, as in optax.adam(1e-3), got {got}.")
 
