@@ -153,6 +153,12 @@ def test_a_module_with_a_list_in_a_field_is_a_net_too():
     assert hash(loss.module) == hash(same.module) and loss.module == same.module != other.module
 
 
+@pytest.mark.parametrize("model", [Nnx, Eqx, Linen(), (lambda key, x: ({}, ()), lambda *given: given)])
+def test_the_same_model_is_the_same_net_which_compiles_once(model: Any):
+    one, other = tw.losses.net(model).module, tw.losses.net(model).module
+    assert one == other and hash(one) == hash(other)
+
+
 def test_dropout_differs_by_key_and_is_off_at_rest():
     loss = tw.losses.net(MODELS["equinox function"][0])
     params = tree.cast(loss.init(CLIENTS))

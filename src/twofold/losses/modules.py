@@ -10,7 +10,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeAlias, cast
+from functools import lru_cache
+from typing import Any, ClassVar, NoReturn, Protocol, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -294,29 +295,33 @@ def adapt(model: ModelLike) -> Net:
         return Nnx(lambda _: model)
     if home == "equinox":
         return Equinox(lambda _: model)
-    return _made_by(model)
-
-
-def _made_by(model: Any) -> Net:
-    """The net that a class or a function makes, given random numbers."""
-    name = getattr(model, "__name__", type(model).__name__)
-    if "torch" in (_home(type(model)), _home(model)):
+    if "torch" in (home, _home(model)):
+        name = getattr(model, "__name__", type(model).__name__)
         raise KindError(f"{name} is a module of PyTorch, which JAX cannot differentiate: write it in flax or equinox.")
+    return _made_by(model) if callable(model) else _no_net(type(model).__name__)
+
+
+def _no_net(name: str) -> NoReturn:
+    raise KindError(
+        f"A net is a module of flax.linen, flax.nnx or equinox, a function of rngs= (nnx) or key= (equinox) that makes one, or a pair "
+        f"of functions (init, apply), got {name}."
+    )
+
+
+@lru_cache(maxsize=8)
+def _made_by(model: Callable[..., Any]) -> Net:
+    """The net that a class or a function makes, given random numbers; the same one for the same class, so that it compiles once."""
+    name = getattr(model, "__name__", type(model).__name__)
     if name in ("apply", "init", "__call__") and _home(type(getattr(model, "__self__", None))):
         raise KindError(f"A net is the module itself: give it, and not its {name}.")
-    taken = (
-        inspect.signature(model.__init__ if isinstance(model, type) else model).parameters if callable(model) else {}
-    )
+    taken = inspect.signature(model.__init__ if isinstance(model, type) else model).parameters
     # eqx.nn.make_with_state(Net) is a function that hands on whatever it is given.
     of_equinox = str(getattr(model, "__module__", "")).startswith("equinox.")
     word = "rngs" if "rngs" in taken else "key" if "key" in taken or of_equinox else None
     if word is None and isinstance(model, type):
         raise KindError(f"{name} is a class, and a net is a module: call it, as in tw.losses.net({name}()).")
     if word is None:
-        raise KindError(
-            f"A net is a module of flax.linen, flax.nnx or equinox, a function of rngs= (nnx) or key= (equinox) that makes one, or a "
-            f"pair of functions (init, apply), got {name}."
-        )
+        _no_net(name)
     more = [n for n, one in taken.items() if n not in ("self", word) and one.default is one.empty and one.kind in NAMED]
     if more:
         given = ", ".join(f"{n}=…" for n in more)
