@@ -28,23 +28,21 @@ Outcome: TypeAlias = tuple[jax.Array, Pytree]
 """What a net gives for a batch: its outputs, one row each, and its new state."""
 TRAINING = ("train", "training", "is_training")
 """Names under which a module may ask whether it is being trained."""
+OF_EQUINOX = "A module of equinox is given one row, without the axis of the batch, and its convolutions want channels first: (C, H, W)."
 OF_FLAX = "A module of flax is given a batch, and its convolutions want channels last: (rows, H, W, C)."
 RESTING = ("deterministic", "inference", "use_running_average", "eval", "eval_mode")
 """Names under which it may ask whether it is not."""
 
 
 class Net(Protocol):
-    """A net as pure functions; equal nets compile once. `sees` says what the model is called with, for errors.
+    """A net as pure functions; equal nets compile once.
 
     >>> from twofold.losses.modules import Functions
     >>> isinstance(hash(Functions(lambda key, x: ({}, {}), lambda params, state, x, key, train: (x, state))), int)
     True
     """
 
-    @property
-    def sees(self) -> str:
-        """What the user's model is called with."""
-        ...
+    sees: ClassVar[str]  # what the user's model is called with, in a sentence for errors
 
     def begin(self, key: jax.Array, x: Pytree) -> tuple[Pytree, Pytree]:
         """The first parameters and the first state, for rows like x."""
@@ -152,7 +150,7 @@ class Nnx:
     Its parameters are its `nnx.Param`s. Its state is all other variables but random keys, which come with the batch.
     """
 
-    sees = OF_FLAX
+    sees: ClassVar[str] = OF_FLAX
 
     def __init__(self, make: Callable[[jax.Array], Any]) -> None:
         self._make = make
@@ -207,7 +205,7 @@ class Equinox:
     Its parameters are its arrays of real numbers, by their paths. Its state is what `eqx.nn.make_with_state` made beside it.
     """
 
-    sees = "A module of equinox is given one row, without the axis of the batch, and its convolutions want channels first: (C, H, W)."
+    sees: ClassVar[str] = OF_EQUINOX
 
     def __init__(self, make: Callable[[jax.Array], Any]) -> None:
         self._make = make
