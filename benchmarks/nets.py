@@ -54,6 +54,7 @@ def ours(name: str, data: Any, start: dict[str, np.ndarray], turns: Turns) -> fl
     import jax.numpy as jnp
 
     import twofold as tw
+    from twofold.methods.finetuning import everyones_parameters
 
     class CNN(nn.Module):
         @nn.compact
@@ -87,7 +88,7 @@ def ours(name: str, data: Any, start: dict[str, np.ndarray], turns: Turns) -> fl
     found = tw.solve(
         problem, method.algorithm, rounds=turns.count, record=(), progress=False, callbacks=[after_a_record]
     )
-    models = tw.methods.everyones_parameters(problem, found.w, found.beta)
+    models = everyones_parameters(problem, found.w, found.beta)
     each = []
     for m, client in enumerate(everyone):
         mine = jax.tree.map(lambda leaf, m=m: leaf[m], models)

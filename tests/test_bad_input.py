@@ -283,8 +283,21 @@ WRONG: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "Ditto": (
         lambda: tw.solve(problem(), "Ditto", rounds=2),
         ValueError,
-        "Ditto is an objective: objectives.multitask",
+        r"Ditto's objective is objectives.multitask.*; with learning rates, as published, tw.methods.ditto\(net\).fit\(clients",
     ),
+    **{
+        name: (
+            lambda name=name: tw.solve(problem(), name, rounds=2),
+            ValueError,
+            rf"Unknown algorithm '{name}': .*tw.methods.{ours}\(",
+        )
+        for name, ours in {
+            "Scaffold": "scaffold",
+            "FedRep": "fedrep",
+            "fed-babu": "fedbabu",
+            "PerFedAvg": "per_fedavg",
+        }.items()
+    },
     "ditto among the objectives": (
         lambda: objectives.ditto,  # pyright: ignore[reportAttributeAccessIssue]
         AttributeError,
@@ -447,6 +460,9 @@ def test_names_of_other_libraries_get_ours() -> None:
         (tw.algorithms, "FedAvg", r"tw.methods.fedavg\("),
         (tw.algorithms, "FedPer", r"tw.methods.fedper\("),
         (tw.algorithms, "Acd", "did you mean ACD"),
+        (tw.methods, "FedAvg", "did you mean fedavg"),
+        (tw.methods, "PerFedAvg", "did you mean per_fedavg"),
+        (tw.methods, "moon", "There is no methods.moon: choose from local, fedavg"),
     ):
         with pytest.raises(AttributeError, match=words):
             getattr(module, name)

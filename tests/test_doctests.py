@@ -66,6 +66,7 @@ EXCEPT = {
     "twofold.algorithms.search",
     "twofold.data.files",  # the network and the disk
     *(f"twofold.sklearn.{room}" for room in ("base", "checks", "files", "rows")),  # behind the two estimators
+    "twofold.losses.net_start",  # checks behind `losses.net`
     "twofold.tune.path",  # compiled fits and the judge of them: behind `tune`
     "twofold.tune.choice",
     *(name for name in MODULES if name.startswith(("twofold.clients.", "twofold.curvature.", "twofold.problem."))),

@@ -153,6 +153,12 @@ def test_a_module_with_a_list_in_a_field_is_a_net_too():
     assert hash(loss.module) == hash(same.module) and loss.module == same.module != other.module
 
 
+@pytest.mark.parametrize("model", [Nnx, Eqx, Linen(), (lambda key, x: ({}, ()), lambda *given: given)])
+def test_the_same_model_is_the_same_net_which_compiles_once(model: Any):
+    one, other = tw.losses.net(model).module, tw.losses.net(model).module
+    assert one == other and hash(one) == hash(other)
+
+
 def test_dropout_differs_by_key_and_is_off_at_rest():
     loss = tw.losses.net(MODELS["equinox function"][0])
     params = tree.cast(loss.init(CLIENTS))
@@ -288,8 +294,22 @@ METHODS: Any = tw.methods
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        (lambda: METHODS.fedavg(plain(), momentum=0.9), "LSGD has no setting 'momentum': give optimizer=, as in"),
-        (lambda: METHODS.ditto(plain(), mu=0.9), "Ditto has no setting 'mu': it takes lr, "),
+        (lambda: METHODS.fedavg(plain(), momentum=0.9), "fedavg has no setting 'momentum': give optimizer=, as in"),
+        (lambda: METHODS.ditto(plain(), mu=0.9), r"ditto has no setting 'mu': it takes lr, .*own_epochs; did you mean lam\?"),
+        (lambda: METHODS.fedprox(plain(), mu=0.9), r"it takes lr, lr_beta, tau, batch, epochs, .*prox; did you mean prox\?"),
+        (lambda: METHODS.fedavg(plain(), batch_size=9), r"it takes lr, .* optimizer, keep; did you mean batch\?"),
+        (lambda: METHODS.fedavg(plain(), learning_rate=0.1), r"did you mean lr\?"),
+        (lambda: METHODS.fedavg(plain(), seed=3), r"it belongs to the run: method.fit\(clients, rounds=100, seed=…\)"),
+        (lambda: METHODS.fedavg(plain(), rounds=3), r"it belongs to the run: method.fit\(clients, rounds=…\)"),
+        (lambda: METHODS.fedavg(plain(), l2=0.1), r"it is one of the net, as in tw.losses.net\(model, l2=…\)"),
+        (lambda: METHODS.fedavg(plain()).fit([(np.eye(2), [0, 1])], 1), "fedavg trains Clients .see Clients.from_list., got list"),
+        (lambda: METHODS.fedavg(plain(), optimizer=optax.adam), r"as in optax.adam\(1e-3\), got adam"),
+        (lambda: METHODS.fedavg(plain(), optimizer="adam"), "got 'adam'"),
+        (lambda: METHODS.fedavg(plain(), optimizer=CLIENTS), "got Clients"),
+        (lambda: METHODS.fedavg(plain(), state="shraed"), "A net's state is .* got 'shraed'"),
+        (lambda: METHODS.ditto(plain(), lam=-1.0), "lam must be a finite number > 0, got lam=-1.0"),
+        (lambda: METHODS.fedper(Linen(), head="dense_1").problem(CLIENTS), r"names 'dense_1', but .*; did you mean 'Dense_1'\?"),
+        (lambda: METHODS.fedper(Plain(), head=[]).problem(CLIENTS), "Keeping no layer private leaves nothing private"),
         (lambda: METHODS.fedavg(plain(), epochs=1.5), "LSGD needs a whole number for epochs, got epochs=1.5"),
         (lambda: METHODS.fedavg(plain(), lr="0.1"), "LSGD's learning rate is a number or a function of the round, got lr='0.1'"),
         (lambda: METHODS.fedavg(plain(), lr=-0.1), "a finite number ≥ 0, got lr=-0.1"),
@@ -427,6 +447,138 @@ class Features(nn.Module):
 def test_nets_that_cannot_be_told_whether_they_train_get_a_sentence(model: Any, sentence: str):
     with pytest.raises(tw.TwofoldError, match=sentence):
         METHODS.fedavg(model).problem(CLIENTS)
+
+
+class Silent(nn.Module):
+    """Dropout that nobody tells anything."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return nn.Dense(CLASSES)(nn.Dropout(0.5)(x))
+
+
+class Flat(nn.Module):
+    """Loses the axis of the rows."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return nn.Dense(CLASSES)(x.ravel())
+
+
+class Images(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        x = nn.max_pool(nn.Conv(2, (3, 3))(x), (2, 2), (2, 2))
+        return nn.Dense(CLASSES)(x.reshape(len(x), -1))
+
+
+class EqxImages(eqx.Module):
+    conv: eqx.nn.Conv2d
+
+    def __init__(self, key: jax.Array) -> None:
+        self.conv = eqx.nn.Conv2d(1, CLASSES, 3, key=key)
+
+    def __call__(self, x: Any) -> Any:
+        return self.conv(x).mean(axis=(1, 2))
+
+
+class Sized(nnx.Module):
+    def __init__(self, inputs: int, *, rngs: nnx.Rngs) -> None:
+        self.out = nnx.Linear(inputs, CLASSES, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        return self.out(x)
+
+
+class EqxNormed(eqx.Module):
+    norm: eqx.nn.BatchNorm
+    out: eqx.nn.Linear
+
+    def __init__(self, key: jax.Array, axis: str = "batch") -> None:
+        self.norm, self.out = (
+            eqx.nn.BatchNorm(INPUTS, axis_name=axis, mode="batch"),
+            eqx.nn.Linear(INPUTS, CLASSES, key=key),
+        )
+
+    def __call__(self, x: Any, state: Any) -> Any:
+        x, state = self.norm(x, state)
+        return self.out(x), state
+
+
+class FromTorch:
+    """What PyTorch's modules look like from afar."""
+
+
+FromTorch.__module__ = "torch.nn"
+
+
+def images(shape: tuple[int, ...]) -> tw.Clients:
+    rng = np.random.default_rng(0)
+    return tw.Clients.from_list([(rng.normal(size=(4, *shape)), np.arange(4) % CLASSES) for _ in range(2)])
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "sentence"),
+    [
+        (
+            Silent(),
+            (4,),
+            "a layer .Dropout, BatchNorm. is not told .*: have its call take `train`, and say deterministic=not train",
+        ),
+        (
+            Flat(),
+            (4,),
+            r"For a batch of one row this net gives an array of shape \(3,\), and not \(1, 3\): keep the axis of the rows",
+        ),
+        (Images(), (1, 8, 8), r"rows of shape \(1, 8, 8\): .*convolutions want channels last: \(rows, H, W, C\)"),
+        (Images(), (8, 8), r"rows of shape \(8, 8\): .*channels last"),
+        (EqxImages, (8, 8, 1), r"A module of equinox is given one row.* channels first: \(C, H, W\)"),
+        (
+            Sized,
+            (4,),
+            r"Sized cannot be made from rngs alone, .*inputs: say .*lambda rngs: Sized\(inputs=…, rngs=rngs\)\)",
+        ),
+        (EqxNormed, (4,), r"EqxNormed takes a state, .*: say tw.losses.net\(eqx.nn.make_with_state\(EqxNormed\)\)"),
+        (
+            lambda key: eqx.nn.make_with_state(EqxNormed)(key, axis="rows"),
+            (4,),
+            r'a layer that looks at the whole batch must know its axis as "batch", as in eqx.nn.BatchNorm\(size, axis_name="batch"',
+        ),
+        (Linen().apply, (4,), "A net is the module itself: give it, and not its apply"),
+        (FromTorch(), (4,), "FromTorch is a module of PyTorch, .*: write it in flax or equinox"),
+        (FromTorch, (4,), "FromTorch is a module of PyTorch"),
+    ],
+)
+def test_nets_that_cannot_be_applied_say_what_to_change(model: Any, shape: tuple[int, ...], sentence: str):
+    with pytest.raises(tw.TwofoldError, match=sentence):
+        METHODS.fedavg(model).problem(images(shape))
+
+
+@pytest.mark.parametrize(
+    ("y", "remedy"),
+    [(np.eye(CLASSES)[[0, 1, 2, 0]], r"take y.argmax\(axis=1\)"), (np.zeros((4, 1), int), r"take y\[:, 0\]")],
+)
+def test_targets_of_several_columns_are_told_how_to_become_one(y: Any, remedy: str):
+    with pytest.raises(tw.TwofoldError, match=remedy):
+        METHODS.fedavg(Plain()).problem(tw.Clients.from_list([(np.ones((4, INPUTS)), y)]))
+
+
+def test_a_dataset_of_pytorch_is_told_to_give_its_arrays():
+    sentence = r"client 0 must be a pair \(x, y\), found FromTorch: give its arrays, as in x, y = map\(np.stack, zip\(\*dataset\)\)"
+    with pytest.raises(tw.TwofoldError, match=sentence):
+        tw.Clients.from_list([FromTorch()])  # pyright: ignore[reportArgumentType]
+
+
+def test_an_equinox_net_with_state_starts_elsewhere_from_every_seed():
+    loss = tw.losses.net(eqx.nn.make_with_state(EqxNormed))
+    one, other = (loss.with_seed(seed).init(CLIENTS)["params"]["out/weight"] for seed in (0, 1))
+    assert np.abs(one - other).max() > 1e-3
+    again = tw.losses.net(eqx.nn.make_with_state(EqxNormed)(jax.random.key(0)))
+    assert jax.tree.map(np.shape, again.init(CLIENTS)) == jax.tree.map(np.shape, loss.init(CLIENTS))
+
+
+def test_a_number_format_may_be_jaxs_own():
+    assert tw.losses.net(Plain(), dtype=jnp.bfloat16).dtype == tw.losses.net(Plain(), dtype="bfloat16").dtype
 
 
 def test_what_a_net_is_told_reaches_it():

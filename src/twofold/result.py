@@ -223,8 +223,8 @@ class Best(NamedTuple):
     """The best round of a run that was evaluated on held-out rows: its number, the column and value it won by, and its models.
 
     >>> from twofold import Best
-    >>> Best(round=40, column="test_accuracy", value=0.97, w=(), beta=()).round
-    40
+    >>> Best(round=40, column="test_accuracy", value=0.97, w=(), beta=())
+    Best(round=40, column='test_accuracy', value=0.97, w=…, beta=…)
     """
 
     round: int
@@ -232,6 +232,9 @@ class Best(NamedTuple):
     value: float
     w: Pytree
     beta: Pytree
+
+    def __repr__(self) -> str:
+        return f"Best(round={self.round}, column={self.column!r}, value={self.value:.6g}, w=…, beta=…)"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -696,13 +696,13 @@ NOISY: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("engine", ["simulate", "messages"])
+@pytest.mark.parametrize(("engine", "who"), [("simulate", {}), ("messages", {}), ("simulate", {"participation": 2})])
 @pytest.mark.parametrize("kind", NOISY)
-def test_state_dropout_and_optimiser_survive_a_checkpoint(kind: str, engine: str, tmp_path: Path):
+def test_state_dropout_and_optimiser_survive_a_checkpoint(kind: str, engine: str, who: dict[str, Any], tmp_path: Path):
     objective = tw.objectives.weight_sharing(tw.losses.net(NOISY[kind]), split="hidden")
     whole = tw.Problem(objective, problem("traditional").clients)
     method = LSGD(optimizer=optax.adam(0.05), keep=True, batch=BATCH, epochs=1)
-    options: dict[str, Any] = {"seed": SEED, "engine": engine}
+    options: dict[str, Any] = {"seed": SEED, "engine": engine, **who}
     once = tw.solve(whole, method, rounds=4, **options)
     tw.solve(whole, method, rounds=2, checkpoint=tmp_path, checkpoint_every=1, **options)
     again = tw.solve(whole, method, rounds=4, checkpoint=tmp_path, checkpoint_every=1, **options)

@@ -193,7 +193,9 @@ def test_all_layers_private_leave_nothing_shared():
 @pytest.mark.parametrize("split", ["wieght", ["bias", "wieght"]])
 def test_a_misspelt_name(split):
     loss = tw.losses.logistic(intercept=True)
-    with pytest.raises(ValueError, match=r"^The split names 'wieght', but the parameters are 'bias', 'weight'\.$"):
+    with pytest.raises(
+        ValueError, match=r"^The split names 'wieght', but .* are 'bias', 'weight'; did you mean 'weight'\?$"
+    ):
         tw.Problem(tw.objectives.weight_sharing(loss, split), plain.clients())
 
 

@@ -98,6 +98,11 @@ def test_the_page_has_every_method_beside_what_is_published(tmp_path: Path):
     worst = int(np.argmin(gains))
     assert f"| fedavg | {sum(gains < 0)} of 20 | {gains[worst]:+.2f} (client {worst}) | {np.mean(gains):+.2f} |" in page
     assert "At most 40 rows of each client: a smoke run" in page and "Asked of" not in page
+    settings = page.partition("## Settings")[2]
+    assert re.findall(r"^\| (\w+) \|", settings, re.MULTILINE) == [
+        "method",
+        *PLAN.methods,
+    ]  # no row of what was not run
 
 
 def test_what_was_asked_and_how_fast_it_is_comes_from_the_files():

@@ -82,7 +82,8 @@ __all__ = [
 METHODS = {
     "fedavg": "fedavg(net)", "fedsgd": "fedavg(net, batch=None)", "fedper": "fedper(net, head)", "fedbabu": "fedbabu(net, head)",
     "fedbn": "fedbn(net)", "lgfedavg": "lg_fedavg(net, head)", "finetune": "finetuned(net)", "finetuned": "finetuned(net)",
-    "maml": "per_fedavg(net)", "local": "local(net)",
+    "maml": "per_fedavg(net)", "perfedavg": "per_fedavg(net)", "local": "local(net)", "fedrep": "fedrep(net, head)",
+    "ditto": "ditto(net)", "apfl": "apfl(net)", "scaffold": "scaffold(net)",
 }  # fmt: skip
 """Methods from the literature that combine an objective and an algorithm, and what to write for them in `tw.methods`."""
 

@@ -47,7 +47,7 @@ class Ditto(Training):
         """Train the personal model, then the shared one."""
         (w, beta), found = oracle.outward(shared, private.beta), rule(self, plan.k)
         refuse_other_models(self, w, beta)
-        of_w, of_beta = private.memory if self.keep else found.begin(w, beta) or ((), ())
+        of_w, of_beta = private.memory if self.keep else found.begin(w, beta)
 
         def own(sample: Sampled, state: tuple[Pytree, Pytree]) -> tuple[Pytree, Pytree]:
             beta, memory = state

@@ -138,7 +138,7 @@ class LSGD(Training):
 
     def sends(self, plan: Plan) -> Message:
         """Every round sends."""
-        return Message(*2 * (jnp.ones_like(plan.k, dtype=bool),))
+        return Message(jnp.ones_like(plan.k, dtype=bool), jnp.ones_like(plan.k, dtype=bool))
 
     def model(self, shared: Message) -> Pytree:
         """w, or its weighted average."""

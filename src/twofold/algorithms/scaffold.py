@@ -124,7 +124,8 @@ class Scaffold(Training):
 
     def sends(self, plan: Plan) -> Message:
         """Every round sends."""
-        return Message(*2 * (jnp.ones_like(plan.k, dtype=bool),))
+        yes = jnp.ones_like(plan.k, dtype=bool)
+        return Message(yes, yes)
 
     def model(self, shared: Shared) -> Pytree:
         """w."""

@@ -110,7 +110,8 @@ class Training(Algorithm):
 
     def evaluations(self, plan: Plan, rows: ArrayLike) -> Evaluations:
         """The rows of all batches, in both blocks."""
-        return Evaluations(*2 * (rows_of(self, rows) + jnp.zeros_like(plan.k),))
+        each = rows_of(self, rows) + 0 * plan.k
+        return Evaluations(each, each)
 
     def model(self, shared: Pytree) -> Pytree:
         """w."""
@@ -132,7 +133,10 @@ def check_training(method: Any) -> None:
         raise InputError(f"{kind} needs a finite prox ≥ 0 (the strength of its pull towards w), got {prox=}.")
     optimizer = method.optimizer
     if optimizer is not None and not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
-        raise InputError(f"{kind}'s optimizer must be one from optax, as in optax.adam(1e-3), got {optimizer!r}.")
+        got = (
+            repr(optimizer) if isinstance(optimizer, str) else getattr(optimizer, "__name__", type(optimizer).__name__)
+        )
+        raise InputError(f"{kind}'s optimizer must be one from optax, as in optax.adam(1e-3), got {got}.")
 
 
 def check_whole(method: Any, *names: str) -> None:

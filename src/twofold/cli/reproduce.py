@@ -42,7 +42,7 @@ def reproduce(
     Writes NAME.json, NAME.parquet and figures for each, then the page of `twofold report`, and prints its verdicts.
 
     `realdata` is a study of our own, all solvers by default on real data: it writes realdata.json and realdata.md, and prints the page.
-    So is `pfllib`, PFLlib's table of nets: 156 runs, hours on a GPU; on a CPU take `--quick`.
+    So is `pfllib`, PFLlib's table of nets: 156 runs, most of a day on an H200; on a CPU take `--quick`, a minute.
     """
     set_up_jax()
     from twofold import paper

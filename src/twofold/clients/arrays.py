@@ -46,7 +46,10 @@ ABOUT_GAPS = ": fill the gaps or leave such rows out; tw.Clients.from_frame(...)
 def pair_of(pair: object, who: str) -> tuple[PyTree, PyTree]:
     """The x and the y of what should be a pair."""
     if not isinstance(pair, tuple | list):
-        raise ClientError(f"{who} must be a pair (x, y), found {type(pair).__name__}")
+        of_torch = any(kind.__module__.startswith("torch.") for kind in type(pair).__mro__)
+        rows = "loader.dataset" if hasattr(pair, "dataset") else "dataset"
+        remedy = f": give its arrays, as in x, y = map(np.stack, zip(*{rows}))" if of_torch else ""
+        raise ClientError(f"{who} must be a pair (x, y), found {type(pair).__name__}{remedy}")
     both = cast(Sequence[PyTree], pair)
     if len(both) != 2:
         raise ClientError(f"{who} must be a pair (x, y), found {type(both).__name__} of length {len(both)}")

@@ -10,7 +10,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, cast
+from functools import lru_cache
+from typing import Any, ClassVar, NoReturn, Protocol, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +28,8 @@ Outcome: TypeAlias = tuple[jax.Array, Pytree]
 """What a net gives for a batch: its outputs, one row each, and its new state."""
 TRAINING = ("train", "training", "is_training")
 """Names under which a module may ask whether it is being trained."""
+OF_EQUINOX = "A module of equinox is given one row, without the axis of the batch, and its convolutions want channels first: (C, H, W)."
+OF_FLAX = "A module of flax is given a batch, and its convolutions want channels last: (rows, H, W, C)."
 RESTING = ("deterministic", "inference", "use_running_average", "eval", "eval_mode")
 """Names under which it may ask whether it is not."""
 
@@ -38,6 +41,8 @@ class Net(Protocol):
     >>> isinstance(hash(Functions(lambda key, x: ({}, {}), lambda params, state, x, key, train: (x, state))), int)
     True
     """
+
+    sees: ClassVar[str]  # what the user's model is called with, in a sentence for errors
 
     def begin(self, key: jax.Array, x: Pytree) -> tuple[Pytree, Pytree]:
         """The first parameters and the first state, for rows like x."""
@@ -60,6 +65,7 @@ class Functions:
 
     first: Callable[[jax.Array, Pytree], tuple[Pytree, Pytree]]
     apply: Callable[..., Outcome]
+    sees: ClassVar[str] = "Both functions are given a batch, with the rows along the first axis."
 
     def begin(self, key: jax.Array, x: Pytree) -> tuple[Pytree, Pytree]:
         """What the first function gives."""
@@ -103,6 +109,7 @@ class Linen:
     module: Any
     names: tuple[str, ...]
     unknown: tuple[str, ...] = ()
+    sees: ClassVar[str] = OF_FLAX
 
     def __hash__(self) -> int:
         """Of the module, or of its class alone where a field is a list, as in `nn.Sequential([…])`."""
@@ -142,6 +149,8 @@ class Nnx:
 
     Its parameters are its `nnx.Param`s. Its state is all other variables but random keys, which come with the batch.
     """
+
+    sees: ClassVar[str] = OF_FLAX
 
     def __init__(self, make: Callable[[jax.Array], Any]) -> None:
         self._make = make
@@ -196,6 +205,8 @@ class Equinox:
     Its parameters are its arrays of real numbers, by their paths. Its state is what `eqx.nn.make_with_state` made beside it.
     """
 
+    sees: ClassVar[str] = OF_EQUINOX
+
     def __init__(self, make: Callable[[jax.Array], Any]) -> None:
         self._make = make
         module, state = self._pair(make(jax.random.key(0)))
@@ -203,6 +214,11 @@ class Equinox:
         self._empty = state
         self._names, self._unknown = _call_of(module)
         self._takes_key = "key" in self._names
+        if "state" in self._names and not self._has_state:
+            kind = type(module).__name__
+            raise KindError(
+                f"{kind} takes a state, as BatchNorm does: say tw.losses.net(eqx.nn.make_with_state({kind}))."
+            )
 
     def _pair(self, made: Pytree) -> tuple[Pytree, Pytree]:
         return made if isinstance(made, tuple) else (made, None)
@@ -268,30 +284,56 @@ def adapt(model: ModelLike) -> Net:
     """
     if isinstance(model, (Functions, Linen, Nnx, Equinox)):
         return model
-    home = None if isinstance(model, type) else _home(model)  # a class is a function that makes a module
+    home = None if isinstance(model, type) else _home(type(model))  # a class is a function that makes a module
     if isinstance(model, tuple) and len(model) == 2:
-        return Equinox(lambda _: model) if _home(model[0]) == "equinox" else _functions(*model)
+        return Equinox(lambda _: model) if _home(type(model[0])) == "equinox" else _functions(*model)
     if home == "linen":
         return Linen(model, *_call_of(model))
     if home == "nnx":
         return Nnx(lambda _: model)
     if home == "equinox":
         return Equinox(lambda _: model)
-    maker: Any = model.__init__ if isinstance(model, type) else model
-    names = inspect.signature(maker).parameters if callable(maker) else {}
-    make: Any = model
-    if "rngs" in names:
-        return Nnx(lambda key: make(rngs=_nnx().Rngs(key)))
-    if "key" in names:
-        return Equinox(lambda key: make(key=key))
-    if isinstance(model, type):
-        raise KindError(
-            f"{model.__name__} is a class, and a net is a module: call it, as in tw.losses.net({model.__name__}())."
-        )
+    if "torch" in (home, _home(model)):
+        name = getattr(model, "__name__", type(model).__name__)
+        raise KindError(f"{name} is a module of PyTorch, which JAX cannot differentiate: write it in flax or equinox.")
+    return _made_by(model) if callable(model) else _no_net(type(model).__name__)
+
+
+def _no_net(name: str) -> NoReturn:
     raise KindError(
         f"A net is a module of flax.linen, flax.nnx or equinox, a function of rngs= (nnx) or key= (equinox) that makes one, or a pair "
-        f"of functions (init, apply), got {getattr(model, '__name__', type(model).__name__)}."
+        f"of functions (init, apply), got {name}."
     )
+
+
+@lru_cache(maxsize=8)
+def _made_by(model: Callable[..., Any]) -> Net:
+    """The net that a class or a function makes, given random numbers; the same one for the same class, so that it compiles once."""
+    name = getattr(model, "__name__", type(model).__name__)
+    if name in ("apply", "init", "__call__") and _home(type(getattr(model, "__self__", None))):
+        raise KindError(f"A net is the module itself: give it, and not its {name}.")
+    taken = inspect.signature(model.__init__ if isinstance(model, type) else model).parameters
+    # eqx.nn.make_with_state(Net) is a function that hands on whatever it is given.
+    of_equinox = str(getattr(model, "__module__", "")).startswith("equinox.")
+    word = "rngs" if "rngs" in taken else "key" if "key" in taken or of_equinox else None
+    if word is None and isinstance(model, type):
+        raise KindError(f"{name} is a class, and a net is a module: call it, as in tw.losses.net({name}()).")
+    if word is None:
+        _no_net(name)
+    more = [n for n, one in taken.items() if n not in ("self", word) and one.default is one.empty and one.kind in NAMED]
+    if more:
+        given = ", ".join(f"{n}=…" for n in more)
+        raise KindError(
+            f"{name} cannot be made from {word} alone, it also takes {', '.join(more)}: say tw.losses.net(lambda {word}: "
+            f"{name}({given}, {word}={word}))."
+        )
+    if word == "rngs":
+        return Nnx(lambda key: model(rngs=_nnx().Rngs(key)))
+    return Equinox(lambda key: model(key=key))
+
+
+NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+"""Kinds of arguments that have a name."""
 
 
 def _functions(first: object, apply: object) -> Functions:
@@ -303,12 +345,12 @@ def _functions(first: object, apply: object) -> Functions:
     return Functions(cast(Any, first), cast(Any, apply))
 
 
-def _home(model: object) -> str | None:
-    """Which library the class of a module comes from."""
-    bases = {
-        base.__module__.partition(".")[0]: f"{base.__module__}.{base.__name__}" for base in type(model).__mro__[:-1]
-    }
-    if "equinox" in bases:
-        return "equinox"
+def _home(kind: object) -> str | None:
+    """Which library a class of modules comes from."""
+    if not isinstance(kind, type):
+        return None
+    bases = {base.__module__.partition(".")[0]: f"{base.__module__}.{base.__name__}" for base in kind.__mro__[:-1]}
+    if "equinox" in bases or "torch" in bases:
+        return "equinox" if "equinox" in bases else "torch"
     name = bases.get("flax", "")
     return "linen" if name.startswith("flax.linen") else "nnx" if name.startswith("flax.nnx") else None

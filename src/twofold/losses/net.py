@@ -7,25 +7,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable
-from functools import lru_cache
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 from numpy.typing import NDArray
 
 from twofold import tree
-from twofold.clients import ClientError, Clients
+from twofold.clients import Clients
 from twofold.convolutions import fast
-from twofold.errors import InputError, KindError, TwofoldError
+from twofold.errors import InputError, KindError
 from twofold.losses import linear
 from twofold.losses.base import Curved, Held, Rows, ridge_of, sees_other_rows, spread
 from twofold.losses.linear import Link
 from twofold.losses.modules import ModelLike, adapt
 from twofold.losses.modules import Net as Module
+from twofold.losses.net_start import begin, check_outputs, check_own, check_targets
 from twofold.theory.constants import LossConstants
 from twofold.tree import Pytree, Running, record, static
 
@@ -34,8 +34,6 @@ __all__ = ["LinkName", "Net", "net"]
 LinkName: TypeAlias = Literal["softmax", "logistic", "squared"]
 RowLoss: TypeAlias = Callable[[jax.Array, Pytree], jax.Array]
 """Of outputs and targets: one value per row."""
-RowShape: TypeAlias = tuple[tuple[int, ...], str]
-"""One row's shape and dtype."""
 AT_ONCE = 128
 """Rows that go through a net at a time where nothing is trained, so that memory does not grow with the data."""
 
@@ -79,7 +77,7 @@ class Net(Curved):
         """The net's first parameters and state, and the shape of its outputs for one row."""
         row = jax.tree.map(lambda leaf: (leaf.shape[1:], str(leaf.dtype)), clients.x)
         leaves, structure = jax.tree.flatten(row, is_leaf=lambda x: isinstance(x, tuple))
-        return _begin(self.module, self.seed.value, tuple(leaves), structure)
+        return begin(self.module, self.seed.value, tuple(leaves), structure)
 
     def check(self, clients: Clients) -> None:
         """Refuse a net without parameters, or one that looks at other rows, and outputs or targets that do not fit the link."""
@@ -87,10 +85,10 @@ class Net(Curved):
         if not jax.tree.leaves(params):
             raise InputError("The net has no parameters, so there is nothing to train.")
         if self.link.name == OWN:
-            _check_own(self.link, out, clients.y)
+            check_own(self.link, out, clients.y)
         else:
-            _check_outputs(self.link, out)
-            _check_targets(clients, self.link, out)
+            check_outputs(self.link, out)
+            check_targets(clients, self.link, out)
         chosen = spread(clients)
         some = jax.tree.map(lambda leaf: leaf[chosen], clients.x)
         whole, exact = tree.cast(self.init(clients)), dataclasses.replace(self, dtype=None)
@@ -103,7 +101,7 @@ class Net(Curved):
     def check_targets(self, clients: Clients) -> None:
         """Refuse targets that the link has no meaning for, in rows that are not trained on too."""
         if self.link.name != OWN:
-            _check_targets(clients, self.link, self._first(clients)[2])
+            check_targets(clients, self.link, self._first(clients)[2])
 
     # --- values -------------------------------------------------------------------------------------------------------
 
@@ -215,96 +213,10 @@ def _scores(loss: Net, params: Pytree, x: Pytree) -> jax.Array:
     return loss._outputs(params, x)  # pyright: ignore[reportPrivateUsage]  (compiled, it cannot be a method)
 
 
-# --- the start, and its checks ----------------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=8)
-def _begin(
-    module: Module, seed: int, rows: tuple[RowShape, ...], structure: Hashable
-) -> tuple[Pytree, Pytree, tuple[int, ...]]:
-    """First parameters and state on the host, and the shape of the outputs of one row."""
-    x = jax.tree.unflatten(
-        structure, [jnp.zeros((1, *shape), jax.dtypes.canonicalize_dtype(dtype)) for shape, dtype in rows]
-    )
-    try:
-        params, state = module.begin(jax.random.key(seed), x)
-        out, _ = jax.eval_shape(lambda p, s: module(p, s, x, None, False), params, state)
-        as_in_a_run = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(float)), (params, state)
-        )
-        jax.eval_shape(lambda p, s, key: module(p, s, x, key, True), *as_in_a_run, jax.random.key(0))
-    except TwofoldError:
-        raise
-    except Exception as mistake:  # whatever a user's net, or its library, has to say
-        shapes = ", ".join(str(shape) for shape, _ in rows)
-        remedy = REMEDIES.get(type(mistake).__name__, f"{mistake}")
-        raise InputError(f"The net cannot be applied to rows of shape {shapes}: {remedy}") from mistake
-    if not hasattr(out, "shape"):
-        raise InputError(
-            f"The net gives a {type(out).__name__} for a batch, where a loss needs one array of outputs: return the outputs alone, as "
-            "in a module around it that takes the first of them."
-        )
-    return jax.tree.map(np.asarray, params), jax.tree.map(np.asarray, state), tuple(out.shape)
-
-
-REMEDIES = {
-    "ModifyScopeVariableError": "a layer updates its state (BatchNorm its statistics) also when the net is not training: have "
-    "its call take `train`, and say use_running_average=not train.",
-    "InvalidRngError": "it draws random numbers (make_rng) also when it is not training: have its call take `train`, and draw only "
-    "where that is True.",
-}
-"""What to do about errors of flax that do not say it, by their names."""
-
-
 def _fitting(link: Link, out: jax.Array) -> jax.Array:
     """The outputs in the run's precision, one number a row where the link wants that."""
     single = link.name in ("logistic", "squared") and out.ndim == 2 and out.shape[1] == 1
     return (out[:, 0] if single else out).astype(jnp.result_type(float))
-
-
-def _check_outputs(link: Link, out: tuple[int, ...]) -> None:
-    """Refuse outputs of a shape that the link has no meaning for."""
-    if link.name == "softmax" and (len(out) != 2 or out[1] < 2):
-        raise InputError(
-            f"With the link softmax a net gives one number per class, but for one row this one gives an array of shape {out}: let its "
-            'last layer have as many outputs as there are classes, or say link="logistic" (two classes, one output).'
-        )
-    if link.name in ("logistic", "squared") and not (len(out) == 1 or (len(out) == 2 and out[1] == 1)):
-        raise InputError(
-            f"With the link {link.name} a net gives one number per row, but for one row this one gives an array of shape {out}."
-        )
-
-
-def _check_own(link: Link, out: tuple[int, ...], y: Pytree) -> None:
-    """Refuse a function of outputs and targets that does not give one loss for each row."""
-    rows = 7  # not as many as there are classes, most likely
-    outputs = jax.ShapeDtypeStruct((rows, *out[1:]), jnp.result_type(float))
-    targets = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype), y)
-    try:
-        found = jax.eval_shape(link.loss, outputs, targets)
-    except (TypeError, ValueError) as mistake:
-        raise InputError(f"link= cannot be applied to outputs of shape {outputs.shape}: {mistake}") from mistake
-    if getattr(found, "shape", None) != (rows,):
-        gave = f"an array of shape {found.shape}" if hasattr(found, "shape") else type(found).__name__
-        raise InputError(
-            f"link= must give one loss for each row, but for {rows} rows with outputs of shape {outputs.shape} it gives {gave}: do not "
-            "take their mean, which twofold does."
-        )
-
-
-def _check_targets(clients: Clients, link: Link, out: tuple[int, ...]) -> None:
-    """Refuse targets that the link has no meaning for."""
-    y = clients.y
-    if not isinstance(y, np.ndarray) or y.ndim != 1:
-        found = type(y).__name__ if not isinstance(y, np.ndarray) else f"an array of shape {y.shape}"
-        raise InputError(f"A net with the link {link.name} needs one target per row, but the clients have {found}.")
-    if link.labels is None:
-        return
-    classes = 2 if link.name == "logistic" else out[1]
-    try:
-        clients.check_labels(classes)
-    except ClientError as mistake:
-        raise ClientError(f"{mistake}. The net has {classes} outputs, one per class.") from None
 
 
 LINKS: dict[str, Callable[[], Link]] = {
@@ -313,12 +225,17 @@ LINKS: dict[str, Callable[[], Link]] = {
 
 
 def net(
-    model: ModelLike, *, link: LinkName | RowLoss = "softmax", l2: float = 0.0, seed: int = 0, dtype: str | None = None
+    model: ModelLike,
+    *,
+    link: LinkName | RowLoss = "softmax",
+    l2: float = 0.0,
+    seed: int = 0,
+    dtype: DTypeLike | None = None,
 ) -> Net:
     """A net as a loss: a module of flax.linen, flax.nnx or equinox, or functions of your own.
 
     `model` is a `flax.linen` module; an `nnx` or `equinox` module, or a function of `rngs=` or `key=` that makes one (`CNN` itself,
-    so that every seed starts elsewhere); the pair that `eqx.nn.make_with_state` gives; or a pair of functions (init, apply) with
+    so that every seed starts elsewhere); `eqx.nn.make_with_state(CNN)`, or the pair that it gives; or two functions (init, apply) with
     `init(key, x)` → parameters and state, and `apply(params, state, x, key, train)` → outputs and state, where x is a batch.
 
     `link` says what the outputs mean: "softmax" (one per class), "logistic", "squared", or a function of outputs and targets that
@@ -347,6 +264,8 @@ def net(
         raise InputError(
             f"The link of a net is one of {', '.join(LINKS)}, or a function of outputs and targets, got {link!r}."
         )
+    if dtype is not None and not isinstance(dtype, str):
+        dtype = np.dtype(dtype).name
     if dtype not in (None, "bfloat16", "float16", "float32", "float64"):
         raise InputError(f'dtype is None, "bfloat16", "float16", "float32" or "float64", got {dtype!r}.')
     if not isinstance(seed, (int, np.integer)):

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Collection
 from typing import Any, Literal, TypeAlias, cast
 
@@ -86,8 +87,11 @@ class WeightSharing(Objective):
         named = [(_name(path), leaf) for path, leaf in leaves]
         for name in _names(self.split):
             if name != STATE and not any(_inside(leaf, name) for leaf, _ in named):
+                known = {part.lower(): part for leaf, _ in named for part in leaf.split("/")}
+                near = [known[one] for one in difflib.get_close_matches(name.lower(), known, n=1)]
+                hint = f"; did you mean {near[0]!r}?" if near else "."
                 raise InputError(
-                    f"The split names {name!r}, but the parameters are {', '.join(repr(n) for n, _ in named)}."
+                    f"The split names {name!r}, but the parameters are {', '.join(repr(n) for n, _ in named)}{hint}"
                 )
         kinds: tuple[tuple[str, _Kind], ...] = tuple(
             (name, _kind(self.split, name, leaf, len(leaves))) for name, leaf in named
@@ -103,7 +107,7 @@ class WeightSharing(Objective):
         """The split in a user's words."""
         if not isinstance(self.split, AllBut):
             return f"The split {self.split!r}"
-        return f"Keeping {', '.join(repr(name) for name in self.split if name != STATE)} private"
+        return f"Keeping {', '.join(repr(name) for name in self.split if name != STATE) or 'no layer'} private"
 
     def _bound(self) -> _Layout:
         if self.layout is None:

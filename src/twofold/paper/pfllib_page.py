@@ -203,8 +203,9 @@ def _settings(cells: Sequence[Cell], common: Mapping[str, Any], methods: Mapping
     shared = ", ".join(f"{name}={value!r}" for name, value in common.items())
     minimises = {cell["method"]: cell["minimises"] for cell in cells}
     body = [
-        (name, ", ".join(f"{key}={value!r}" for key, value in own.items()), minimises.get(name, ""))
+        (name, ", ".join(f"{key}={value!r}" for key, value in own.items()), minimises[name])
         for name, own in methods.items()
+        if name in minimises
     ]
     text = (
         f"All methods: {shared}; clients are weighted by their rows, and all take part in every round. Pixels are (x/255 − 0.5)/0.5. "

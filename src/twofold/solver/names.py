@@ -7,7 +7,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 
-from twofold.algorithms import REGISTRY
+from twofold.algorithms import METHODS, REGISTRY
 from twofold.errors import InputError, KindError
 
 __all__ = ["refuse_arguments", "unknown_algorithm"]
@@ -16,24 +16,26 @@ ELSEWHERE: dict[str, str] = {
     "fedavg": "FedAvg is lsgd on one shared model: Problem(objectives.traditional(loss), clients) and algorithms.LSGD(tau=...)",
     "fedsgd": "FedSGD is lsgd with one local step: Problem(objectives.traditional(loss), clients) and algorithms.LSGD(tau=1)",
     "fedper": "FedPer is a model of which some weights are shared: objectives.weight_sharing(loss, split), with any algorithm",
-    "lg-fedavg": "LG-FedAvg is a model of which some weights are shared: objectives.weight_sharing(loss, split)",
-    "ditto": "Ditto is an objective: objectives.multitask(loss, lam=..., Lambda=float('inf')), with any algorithm",
-    "apfl": "APFL is an objective: objectives.adaptive(loss, alpha=...), with any algorithm",
-    "per-fedavg": "Per-FedAvg is an objective: objectives.maml(loss, alpha=...), with lsgd",
+    "lgfedavg": "LG-FedAvg is a model of which some weights are shared: objectives.weight_sharing(loss, split), with any algorithm",
+    "ditto": "Ditto's objective is objectives.multitask(loss, lam=..., Lambda=float('inf')), with any algorithm",
+    "apfl": "APFL's objective is objectives.adaptive(loss, alpha=...), with any algorithm",
+    "perfedavg": "Per-FedAvg's objective is objectives.maml(loss, alpha=...), with lsgd",
     "maml": "MAML is an objective: objectives.maml(loss, alpha=...), with any algorithm",
     "sgd": "SGD on the clients is lsgd; with sampled gradients in turns of w and β it is scd",
+    "fedrep": "theory has no step sizes for FedRep",
+    "scaffold": "theory has no step sizes for Scaffold",
 }
-"""Names of the field that stand for an objective, or for an objective and an algorithm."""
+"""Names of the field that `solve` does not take, without dashes, and what they are here."""
 
 
 def unknown_algorithm(name: object) -> InputError:
     """The error for a name that no algorithm has.
 
     >>> print(unknown_algorithm("Ditto"))
-    Unknown algorithm 'Ditto': Ditto is an objective: objectives.multitask(loss, lam=..., Lambda=float('inf')), with any algorithm.
+    Unknown algorithm 'Ditto': Ditto's objective is objectives.multitask(...), with any algorithm; with learning rates, ...
     """
     module, called = getattr(name, "__module__", ""), getattr(name, "__name__", getattr(name, "name", ""))
-    if module == "twofold.methods":  # a Method, or the function that makes one
+    if module.startswith("twofold.methods."):  # a Method, or the function that makes one
         made = "method" if hasattr(name, "algorithm") else f"tw.methods.{called}(...)"
         return InputError(
             f"{called} of tw.methods is an objective and an algorithm in one, which solve takes apart: say {made}.fit(clients, "
@@ -44,10 +46,12 @@ def unknown_algorithm(name: object) -> InputError:
             f"An algorithm is a name, such as {next(iter(REGISTRY))!r}, or an instance, such as tw.algorithms.ACD(), got "
             f"{type(name).__name__}."
         )
-    plain = str(name).lower().replace("_", "-")
-    where = ELSEWHERE.get(plain, ELSEWHERE.get(plain.replace("-", "")))
-    if where is not None:
-        return InputError(f"Unknown algorithm {name!r}: {where}.")
+    plain = name.lower().replace("_", "").replace("-", "")
+    said = [ELSEWHERE[plain]] if plain in ELSEWHERE else []
+    if plain in METHODS:
+        said.append(f"with learning rates, as published, tw.methods.{METHODS[plain]}.fit(clients, rounds=100)")
+    if said:
+        return InputError(f"Unknown algorithm {name!r}: {'; '.join(said)}.")
     near = difflib.get_close_matches(str(name).lower(), REGISTRY, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return InputError(f"Unknown algorithm {name!r}; there are {', '.join(REGISTRY)}.{hint}")
