@@ -20,6 +20,7 @@ import twofold as tw
 from paper.report.made_up import make_up
 from problems import CONFIG
 from twofold.cli import app
+from twofold.cli.base import rich_table, show
 from twofold.cli.listing import Listed
 from twofold.cli.run import EXAMPLE
 
@@ -46,6 +47,22 @@ def plain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def small(tmp_path: Path) -> str:
     (tmp_path / "small.toml").write_text(CONFIG, encoding="utf-8")
     return "small.toml"
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def test_no_figure_is_cut_off_in_a_terminal_of_any_width(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    columns = ["", "iterations", "rounds", "traffic", "∇w rows", "∇β rows", "seconds"]
+    body = [["profile (measured)", "6", "6", "61.5 kB", "240", "2,160", "1.2"], ["lower bound (order)", *["1,234"] * 6]]
+    for width in range(50, 100):
+        monkeypatch.setenv("COLUMNS", str(width))
+        show(rich_table("", columns, body, right=columns[1:]))
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) <= width
+        assert sorted(" ".join(lines).split()).count("1,234") == 6 and all(
+            " ".join(lines).count(name) for name in columns
+        )
 
 
 # --- help -------------------------------------------------------------------------------------------------------------
@@ -386,6 +403,34 @@ def test_theory_knows_the_cost_of_the_rounds_asked_for(small: str) -> None:
     assert (
         "rounds are" not in Done("theory", small, "--set", "objective.name=local", "--set", "algorithm.name=acd").line
     )
+
+
+@pytest.mark.parametrize("stop", ["tol=1e-3", "rounds=3", None])
+def test_auto_says_what_it_takes_before_and_after(small: str, stop: str | None) -> None:
+    text = Path(small).read_text().replace("rounds = 4", "" if stop is None else stop)
+    Path(small).write_text(text)
+    auto = ["--set", "algorithm.name=auto", "--set", "run.cost=simulation"]
+    before, after = Done("theory", small, *auto), Done("run", small, *auto)
+    assert (before.code, after.code) == (0, 0), before.output + after.output
+    from twofold import config
+
+    problem = config.load(small).build().problem
+    limits: Any = config.load(small, ["algorithm.name=auto"]).budget
+    taken = tw.solve(problem, cost="simulation", **limits).algorithm.name
+    assert f"auto chose {taken}" in before.line and f"Hyper-parameters of {taken}" in before.line
+    assert "by auto" in after.line and f"auto chose {taken}" in after.line
+
+
+def test_rounds_are_counted_under_the_files_cost(small: str) -> None:
+    from twofold import config
+
+    asked = ["--set", "algorithm.name=svrcd", "--set", "run.cost=simulation"]
+    line, problem = Done("theory", small, *asked).line, config.load(small).build().problem
+    there = tw.theory.cost_of_rounds(problem, "svrcd", 4, cost="simulation")
+    assert there is not None and there != tw.theory.cost_of_rounds(problem, "svrcd", 4)
+    assert f"The file's 4 rounds are {there.iterations:,} iterations" in line
+    ran = tw.solve(problem, "svrcd", rounds=4, cost="simulation").ledger
+    assert (ran.iterations, ran.rounds) == (there.iterations, 4)
 
 
 def test_theory_of_two_stages_and_of_methods_without_a_theorem(small: str) -> None:

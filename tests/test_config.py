@@ -41,8 +41,9 @@ def test_three_sections_are_enough() -> None:
     settings = config.parse(SMALL, name="small")
     built = settings.build()
     assert built.problem.objective.name == "mixture"
-    assert type(built.algorithm) is tw.algorithms.ASVRCD
-    assert (settings.budget, settings.seeds, settings.folder) == ({"rounds": 1000}, [0], Path("runs/small"))
+    assert built.algorithm == "auto"
+    assert (settings.budget, settings.seeds, settings.folder) == ({}, [0], Path("runs/small"))
+    assert config.parse(with_(algorithm={"name": "acd"})).budget == {"rounds": 1000}
     assert built.train.counts.tolist() == [6, 6, 6] and built.test is not None  # a fifth of the rows is held out
 
 
@@ -225,6 +226,21 @@ def test_rescale_reaches_the_problem(given: dict[str, bool], scale: float) -> No
     assert float(problem.scale) == pytest.approx(scale)
 
 
+def test_variables_sampling_and_types_of_features_reach_the_problem() -> None:
+    objective = SMALL["objective"] | {"precondition": "diagonal", "sampling": "uniform"}
+    for name in ("feature_dtype", "rows"):  # `rows` is its name in older files
+        problem = config.parse(with_(objective=objective, run={name: "bfloat16"})).build().problem
+        assert (problem.precondition, problem.sampling, problem.feature_dtype) == ("diagonal", "uniform", "bfloat16")
+
+
+def test_auto_and_its_cost_are_those_of_solve() -> None:
+    for cost in ("cross-silo", "simulation"):
+        settings = config.parse(with_(loss={"name": "logistic", "l2": 0.1}, run={"cost": cost}))
+        built = settings.build()
+        (found,) = settings.solve(built)
+        assert found.notes == tw.solve(built.problem, cost=cost).notes and found.status == "converged"
+
+
 # --- overrides and the file again -------------------------------------------------------------------------------------
 
 
@@ -266,7 +282,8 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"objective": {"name": "mixture"}}, 'objective.lam is missing: [objective] with name = "mixture" needs it, a '
      "number or a list of numbers (λ, the penalty towards the shared model)."),
     ({"objective": {"name": "mixture", "lam": 1, "lamda": 1}}, 'objective.lamda is not a key of [objective] with name '
-     '= "mixture": choose from name, rescale, lam; did you mean lam?'),
+     '= "mixture": choose from name, rescale, precondition, '
+     'sampling, lam; did you mean lam?'),
     ({"objective": {"name": "mixture", "lam": 0.0}}, "objective: lam must be a finite number > 0, got lam=0.0."),
     ({"objective": {"name": "residual", "shared": "first"}}, 'objective.shared = "first" is not allowed: it must be a '
      'list of whole numbers or a range such as "0:10".'),

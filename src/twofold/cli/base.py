@@ -155,7 +155,14 @@ def _one_table(
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
+    table = Table(
+        title=title or None,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        title_style="bold",
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
     for i, column in enumerate(columns):
         figures = column in right
         least = max([len(column), *(len(row[i]) for row in rows)]) if figures else first if i == 0 else None

@@ -46,7 +46,7 @@ l2 = 0.01
 name = "mixture"        # or traditional, local, multitask, adaptive, ...
 lam = 0.1
 [algorithm]
-name = "asvrcd"         # and any of its fields; theory sets the others
+name = "acd"            # and any of its fields; theory sets the others. Without this section, the cheapest
 [stop]
 rounds = 1000           # and/or iterations, seconds, target, tol
 [record]
@@ -177,6 +177,7 @@ def _summary(settings: Config, built: Built, runs: Results, graded: Evaluation |
         f"{built.provenance} {built.train.M} clients, {built.train.rows:,} training rows.",
         rich_table("", columns, [_line(result, last) for result in runs], right=columns[2:]),
         "traffic: sent and received by each client, together",
+        *([runs[0].notes[0]] if built.algorithm == "auto" else []),
         *([] if graded is None else [_grades(graded)]),
     ]
 

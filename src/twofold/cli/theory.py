@@ -51,19 +51,34 @@ def theory(
     for number, stage in enumerate(problems, 1):
         if len(problems) > 1:
             show(f"\nStage {number}: {stage.objective.equation}")
+        method, posed, why = _method(settings, built, stage)
         found = forecast(
-            stage,
+            posed,
             tol,
-            None if every_method else [built.algorithm],
+            None if every_method else [method],
             seed=settings.seeds[0],
+            cost=settings.run.cost,
             seconds=settings.budget.get("seconds"),
         )
         show(
+            *why,
             _constants(found.constants),
-            *_steps(settings, built, stage),
+            *_steps(settings, method, posed),
             *_predictions(found),
-            *_budget(settings, built, stage),
+            *_budget(settings, method, posed),
         )
+
+
+def _method(settings: Config, built: Built, stage: Problem) -> tuple[Algorithm, Problem, list[str]]:
+    """The file's method, the problem in the variables that it works on, and, where auto chose them, why."""
+    if built.algorithm != "auto":
+        return built.algorithm, stage, []
+    from twofold.solver import Budget
+    from twofold.solver.auto import choose_for
+
+    some = settings.run.participation is not None
+    chosen = choose_for(stage, settings.run.cost, Budget.asked("auto", **settings.budget), some)
+    return chosen.algorithm, chosen.problem, [chosen.why]
 
 
 def _constants(constants: Constants) -> RenderableType:
@@ -76,13 +91,13 @@ def _constants(constants: Constants) -> RenderableType:
     return rich_table("Constants of F in the scaled space", ["", "value", "how", "why"], body, right=["value"])
 
 
-def _steps(settings: Config, built: Built, problem: Problem) -> list[RenderableType]:
+def _steps(settings: Config, method: Algorithm, problem: Problem) -> list[RenderableType]:
     """The hyper-parameters of the file's method, and where each comes from."""
     from twofold.solver import complete
 
-    algorithm, note = complete(problem, built.algorithm)
+    algorithm, note = complete(problem, method, cost=settings.run.cost)
     body = [
-        [name, _value(name, getattr(algorithm, name)), _origin(settings, built.algorithm, algorithm, name)]
+        [name, _value(name, getattr(algorithm, name)), _origin(settings, method, algorithm, name)]
         for name in (field.name for field in dataclasses.fields(algorithm))  # type: ignore[arg-type]
     ]
     table = rich_table(f"Hyper-parameters of {algorithm.name}", ["", "value", "from"], body, right=["value"])
@@ -107,7 +122,7 @@ def _predictions(found: Forecast) -> list[RenderableType]:
     return [*table, *(f"note: {note}" for note in found.notes)]
 
 
-def _budget(settings: Config, built: Built, problem: Problem) -> list[RenderableType]:
+def _budget(settings: Config, method: Algorithm, problem: Problem) -> list[RenderableType]:
     """What the file's own number of rounds will cost."""
     from twofold.engines.memory import in_words as size
     from twofold.theory import cost_of_rounds
@@ -115,7 +130,7 @@ def _budget(settings: Config, built: Built, problem: Problem) -> list[Renderable
     rounds, seed = settings.budget.get("rounds"), settings.seeds[0]
     if rounds is None or not problem.has_shared:
         return []
-    cost = cost_of_rounds(problem, built.algorithm, rounds, seed)
+    cost = cost_of_rounds(problem, method, rounds, seed, cost=settings.run.cost)
     if cost is None:
         return [f"The file's {rounds:,} rounds take more than a million iterations."]
     return [

@@ -11,13 +11,13 @@ from typing import Any, Literal, NamedTuple, TypedDict
 import numpy as np
 import tomli_w
 
-from twofold.algorithms import Algorithm
 from twofold.clients import Clients
 from twofold.config.mistakes import ConfigError
 from twofold.config.sections import (
     AlgorithmSection,
     DataSection,
     LossSection,
+    Method,
     ObjectiveSection,
     Output,
     PartitionSection,
@@ -44,7 +44,7 @@ class Built(NamedTuple):
     """What a file describes: the problem, the method as far as it is set, the clients' rows, and their provenance."""
 
     problem: Problem
-    algorithm: Algorithm
+    algorithm: Method
     train: Clients
     test: Clients | None
     provenance: str
@@ -112,14 +112,14 @@ class Config:
     def budget(self) -> Budget:
         """The stopping arguments for `solve`."""
         given: Any = {key: value for key, value in self.stop if value is not None}
-        return given or {"rounds": DEFAULT_ROUNDS}
+        return given or ({} if self.algorithm.build() == "auto" else {"rounds": DEFAULT_ROUNDS})
 
     def build(self) -> Built:
         """Load the data, split it between clients, and build the problem."""
         train, test, provenance = _clients(self)
         objective = self.objective.build(self.loss.build(_classes(train, test)))
         try:
-            problem = Problem(objective, train, rescale=self.objective.rescale, rows=self.run.rows)
+            problem = Problem(objective, train, **self.objective.variables, feature_dtype=self.run.feature_dtype)
         except InputError as mistake:
             raise ConfigError(
                 [f'loss.name = "{self.loss.registered.name}" does not fit: {mistake}.'], self.name
@@ -137,7 +137,7 @@ class Config:
         return solve(
             built.problem, built.algorithm, seeds=self.seeds, record=tuple(self.record.metrics), every=self.record.every,
             engine=self.run.engine, chunk=self.run.chunk, state=self.run.state, participation=self.run.participation,
-            checkpoint=self.checkpoints, checkpoint_every=every, progress=progress, **self.budget,
+            cost=self.run.cost, checkpoint=self.checkpoints, checkpoint_every=every, progress=progress, **self.budget,
         )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeGuard, TypeVar
 from pydantic import ValidationError
 
 from twofold import data as data_sets
+from twofold.algorithms import Algorithm
 from twofold.config.build import Config
 from twofold.config.mistakes import ConfigError, in_toml, refused, sentences
 from twofold.config.sections import (
@@ -182,7 +183,7 @@ def _contradictions(found: Mapping[str, Any]) -> list[str]:
     if loss is not None:
         _attempt("objective", found, lambda section: section.build(loss), errors)
     algorithm = _attempt("algorithm", found, lambda section: section.build(), errors)
-    if algorithm is not None and algorithm.needs is not None and "objective" in found:
+    if isinstance(algorithm, Algorithm) and algorithm.needs is not None and "objective" in found:
         objective = found["objective"].registered.name
         if objective != algorithm.needs:
             errors.append(

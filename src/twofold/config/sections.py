@@ -9,9 +9,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias, Union, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias, TypedDict, Union, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, create_model
 from pydantic.fields import FieldInfo
 
 from twofold import algorithms, engines, losses, metrics, objectives
@@ -22,12 +22,25 @@ from twofold.data import Dataset, Source, partition
 from twofold.data.sources import Normalisation
 from twofold.objectives.base import Loss
 from twofold.registry import find
+from twofold.theory.cost import Preset
 
 __all__ = [
     "PLAIN", "SECTIONS", "SELECTORS", "AlgorithmSection", "ConfigKey", "DataSection", "LossSection",
     "ObjectiveSection", "Output", "PartitionSection", "Record", "RunSection", "Section", "Stop", "adapter", "all_keys",
     "grouped", "kinds", "model_of", "own_kind",
 ]  # fmt: skip
+
+
+Method: TypeAlias = algorithms.Algorithm | Literal["auto"]
+"""What solves the problem: a method, or "auto", which leaves the choice to `solve`."""
+
+
+class Variables(TypedDict):
+    """The variables that algorithms work on and how they draw rows, as `Problem` takes them."""
+
+    rescale: bool
+    precondition: Literal["matrix", "diagonal", "scale", "auto"] | None
+    sampling: Literal["importance", "uniform", "auto"]
 
 
 class Section(BaseModel):
@@ -47,13 +60,17 @@ else:  # what is registered, which only running the program tells
 
 
 class Stop(Section):
-    """When a run ends: at whichever limit comes first, or after 1,000 rounds if none is given."""
+    """When a run ends: at whichever limit comes first.
+
+    If none is given, method "auto" ends when the gap is certified to be 1e-8 of the initial one (1e-4 in single precision), and any
+    other method after 1,000 rounds.
+    """
 
     rounds: int | None = Field(None, ge=1, description="rounds of communication")
     iterations: int | None = Field(None, ge=1, description="iterations")
     seconds: float | None = Field(None, gt=0, description="wall time")
     target: float | None = Field(None, description="a loss to reach")
-    tol: float | None = Field(None, gt=0, description="a certified gap ‖∇F‖²/(2μ) to reach; needs a ridge (l2 > 0)")
+    tol: float | None = Field(None, gt=0, description="a certified bound on F − F* to reach; needs a ridge (l2 > 0)")
 
 
 class Record(Section):
@@ -64,7 +81,7 @@ class Record(Section):
 
 
 class RunSection(Section):
-    """How the problem is solved: seeds, engine, memory, participation, checkpoints, precision."""
+    """How the problem is solved: seeds, costs, engine, memory, participation, checkpoints, precision."""
 
     seed: int | None = Field(None, ge=0, description="the seed, 0 if not given")
     seeds: int | list[int] | None = Field(None, description="several seeds at once: a list, or a number n for 0 … n−1")
@@ -83,8 +100,16 @@ class RunSection(Section):
     checkpoint_every: int | None = Field(
         None, ge=1, description="rounds from one checkpoint to the next; one a minute if not given"
     )
+    cost: Preset = Field(
+        "cross-silo",
+        description="what rounds, bytes and gradients cost: by this auto chooses, and methods that draw rows set their coins",
+    )
     x64: bool | None = Field(None, description="compute in float64; JAX's default, float32, if not given")
-    rows: Literal["bfloat16"] | None = Field(None, description="store features rounded to two bytes each")
+    feature_dtype: Literal["bfloat16"] | None = Field(
+        None,
+        validation_alias=AliasChoices("feature_dtype", "rows"),
+        description="store features rounded to two bytes each",
+    )
 
 
 class Output(Section):
@@ -172,6 +197,17 @@ class ObjectiveSection(RegisteredSection):
     """[objective]: the personalised objective."""
 
     rescale: bool = Field(True, description="whether algorithms work on w·√M, as the theory assumes")
+    precondition: Literal["matrix", "diagonal", "scale", "auto"] | None = Field(
+        None, description="a change of variables by second moments, which evens out badly scaled features"
+    )
+    sampling: Literal["importance", "uniform", "auto"] = Field(
+        "auto", description="how rows are drawn; auto is by importance where a row's smoothness is known"
+    )
+
+    @property
+    def variables(self) -> Variables:
+        """What `Problem` is told besides the objective."""
+        return {"rescale": self.rescale, "precondition": self.precondition, "sampling": self.sampling}
 
     def build(self, loss: Loss) -> objectives.Objective:
         """The objective over this loss."""
@@ -181,9 +217,14 @@ class ObjectiveSection(RegisteredSection):
 class AlgorithmSection(RegisteredSection):
     """[algorithm]: the method; hyper-parameters that are not given come from theory."""
 
-    def build(self) -> algorithms.Algorithm:
-        """The method, with the hyper-parameters that the file sets."""
+    def build(self) -> Method:
+        """The method, with the hyper-parameters that the file sets; or "auto"."""
         return self.registered.factory(**self.given())
+
+
+def auto() -> Literal["auto"]:
+    """The method that is predicted to cost least, by run.cost; the run says which, and why."""
+    return "auto"
 
 
 class SectionKinds(NamedTuple):
@@ -209,11 +250,11 @@ KINDS: dict[str, SectionKinds] = {
     "partition": SectionKinds("method", PartitionSection, 1, lambda: partition.REGISTRY),
     "loss": SectionKinds("name", LossSection, 0, lambda: losses.REGISTRY),
     "objective": SectionKinds("name", ObjectiveSection, 1, _file_objectives),
-    "algorithm": SectionKinds("name", AlgorithmSection, 0, lambda: algorithms.REGISTRY),
+    "algorithm": SectionKinds("name", AlgorithmSection, 0, lambda: {"auto": auto, **algorithms.REGISTRY}),
 }
 SELECTORS = {section: entry.selector for section, entry in KINDS.items()}
 SECTIONS = (*KINDS, *PLAIN)
-DEFAULT_KIND = {"algorithm": "asvrcd"}
+DEFAULT_KIND = {"algorithm": "auto"}
 
 
 def kinds(section: str) -> dict[str, type[RegisteredSection]]:

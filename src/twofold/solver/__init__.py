@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, Unpack, cast, overload
 
-import jax.numpy as jnp
 import numpy as np
 
 from twofold.algorithms import Algorithm
@@ -37,8 +36,6 @@ __all__ = [
     "AlgorithmName", "Budget", "Options", "Participation", "RunOptions", "SolveOptions", "TheoryWarning", "complete", "make", "solve",
 ]  # fmt: skip
 
-LONG = 2000
-"""Rounds after which a run that ends by itself gives up."""
 AlgorithmName = Literal[
     "auto", "profile", "lsgd", "acd", "scd", "ascd", "svrcd", "asvrcd", "hybrid", "l2sgd_plus", "pfedme",
     "fedprox", "scaffnew", "scafflix", "al2sgd_plus", "saga",
@@ -152,7 +149,7 @@ def solve(
     if not all(map(callable, called)):
         raise KindError(f"callbacks are functions, which are called with every record, got {callbacks!r}.")
     options = Options(
-        budget=_budget(algorithm, rounds, iterations, seconds, target, tol, every),
+        budget=Budget.asked(algorithm, rounds, iterations, seconds, target, tol, every),
         record=record, engine=engine, start=None if start is None else _start(start),
         constants=constants, progress=progress, chunk=chunk, state=state, participation=participation,
         checkpoint=checkpoint, checkpoint_every=checkpoint_every, callbacks=called, cost=cost,
@@ -167,22 +164,6 @@ def solve(
         runs = interrupt.runs(lambda s: solve_stages(problem, stages, algorithm, options, s, interrupt), all_seeds)
     runs = [dataclasses.replace(run, problem=problem) for run in runs]
     return runs[0] if seeds is None else Results(runs)
-
-
-def _budget(
-    algorithm: str | Algorithm,
-    rounds: int | None,
-    iterations: int | None,
-    seconds: float | None,
-    target: float | None,
-    tol: float | None,
-    every: int,
-) -> Budget:
-    """When to stop; where nothing is said and nothing is chosen, by a part of the initial gap that the precision allows."""
-    nothing = all(limit is None for limit in (rounds, iterations, seconds, target, tol))
-    if not nothing or algorithm != "auto":
-        return Budget(rounds, iterations, seconds, target, tol, every)
-    return Budget(LONG, every=every, relative=1e-8 if jnp.result_type(float).itemsize > 4 else 1e-4)
 
 
 def _start(start: object) -> tuple[Pytree, Pytree]:

@@ -15,13 +15,14 @@ from twofold.algorithms.profile import Profile
 from twofold.errors import TwofoldError
 from twofold.losses.net import Net
 from twofold.problem import Problem
+from twofold.solver.budget import Budget
 from twofold.solver.foresight import needs, proven_iterations
 from twofold.solver.steps import complete, facts_of, is_quadratic
 from twofold.theory import rates
 from twofold.theory.constants import Constants
-from twofold.theory.cost import Cost
+from twofold.theory.cost import Cost, Preset, cost_of
 
-__all__ = ["RATED", "USUAL", "Candidate", "Chosen", "accuracy", "candidates", "choose"]
+__all__ = ["RATED", "USUAL", "Candidate", "Chosen", "accuracy", "candidates", "choose", "choose_for"]
 
 RATED = ("acd", "asvrcd", "svrcd")
 """Methods that are looked at besides profile: those that go to the optimum of any objective by a proven rate."""
@@ -60,6 +61,16 @@ class Chosen(NamedTuple):
     algorithm: Algorithm
     problem: Problem
     why: str
+
+
+def choose_for(
+    problem: Problem, cost: Cost | Preset, budget: Budget, some: bool, start: tuple[Any, Any] | None = None
+) -> Chosen:
+    """What `solve` takes for a budget: the cheapest method for its tolerance, or, without one, for 1e-8 of the initial gap."""
+    relative = budget.relative or USUAL
+    if budget.tol is not None:
+        relative = accuracy(problem, budget.tol, start)
+    return choose(problem, cost_of(cost), relative, some)
 
 
 def choose(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax.numpy as jnp
 import numpy as np
 
 from twofold.errors import InputError
 
 __all__ = ["LONGEST", "MOST_ITERATIONS", "Budget"]
 
+LONG_BY_ITSELF = 2000
+"""Rounds after which a run that ends by itself gives up."""
 LONGEST = 100_000
 """Rounds after which a run with only a tolerance, a target or a time gives up."""
 MOST_ITERATIONS = 50_000_000
@@ -50,6 +53,27 @@ class Budget:
             raise InputError(
                 "Say when to stop: rounds, iterations, seconds, target or tol; solve(problem) alone knows by itself."
             )
+
+    @classmethod
+    def asked(
+        cls,
+        algorithm: object,
+        rounds: int | None = None,
+        iterations: int | None = None,
+        seconds: float | None = None,
+        target: float | None = None,
+        tol: float | None = None,
+        every: int = 1,
+    ) -> Budget:
+        """The limits that are given; "auto" without any stops at a part of the initial gap that the precision allows.
+
+        >>> Budget.asked("auto").rounds, Budget.asked("acd", rounds=5).relative
+        (2000, None)
+        """
+        nothing = all(limit is None for limit in (rounds, iterations, seconds, target, tol))
+        if not (nothing and isinstance(algorithm, str) and algorithm == "auto"):
+            return cls(rounds, iterations, seconds, target, tol, every)
+        return cls(LONG_BY_ITSELF, every=every, relative=1e-8 if jnp.result_type(float).itemsize > 4 else 1e-4)
 
     @property
     def most_rounds(self) -> int | None:

@@ -20,7 +20,7 @@ from twofold.errors import InputError
 from twofold.losses import Linear
 from twofold.problem import Problem
 from twofold.result import Result
-from twofold.solver.auto import USUAL, accuracy, choose
+from twofold.solver.auto import choose_for
 from twofold.solver.budget import MOST_ITERATIONS
 from twofold.solver.checkpoint import Keeper
 from twofold.solver.clock import Clock
@@ -31,7 +31,6 @@ from twofold.solver.progress import Interrupt, bar
 from twofold.solver.recording import recording
 from twofold.solver.steps import complete, make, refuse_overflow, warn_of_scales
 from twofold.solver.track import Track
-from twofold.theory.cost import cost_of
 
 __all__ = ["MOST_SLOTS", "SNAPSHOT_BYTES", "Run"]
 
@@ -77,10 +76,8 @@ class Run:
         self._best = None if known is None else known.value
         self.is_auto, told = algorithm == "auto", None
         if algorithm == "auto":
-            cost, relative = cost_of(options.cost), options.budget.relative or USUAL
-            if options.budget.tol is not None:
-                relative = accuracy(problem, options.budget.tol, options.start)
-            algorithm, problem, told = choose(problem, cost, relative, options.participation is not None)
+            some = options.participation is not None
+            algorithm, problem, told = choose_for(problem, options.cost, options.budget, some, options.start)
             if not problem.objective.convex:
                 warn(told)
         self.given = make(algorithm)

@@ -363,9 +363,16 @@ class RoundsCost(NamedTuple):
 
 
 def cost_of_rounds(
-    problem: Problem, algorithm: str | Algorithm, rounds: int, seed: int = 0, most: int = 1_000_000
+    problem: Problem,
+    algorithm: str | Algorithm,
+    rounds: int,
+    seed: int = 0,
+    most: int = 1_000_000,
+    cost: Cost | Preset = "cross-silo",
 ) -> RoundsCost | None:
     """What so many rounds cost, exactly, as the coins are known beforehand; None if they take over `most` iterations.
+
+    `cost` is that of `solve`: it decides how probable the coins of methods that sample rows are.
 
     >>> import numpy as np
     >>> import twofold as tw
@@ -380,7 +387,7 @@ def cost_of_rounds(
         raise InputError(
             "Nothing is shared in this problem, so that no round ever takes place: count iterations instead."
         )
-    completed, _ = complete(problem, algorithm)
+    completed, _ = complete(problem, algorithm, cost=cost)
     sizes = footprint(tree.cast(completed), problem).parts
     floats = np.zeros(0, np.int64)
     while np.count_nonzero(floats) < rounds:
