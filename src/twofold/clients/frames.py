@@ -43,11 +43,11 @@ def grouped(
     labels: Labels,
 ) -> Grouped:
     """Read a table whose columns define the features and the classes; by default all columns without another use are features."""
-    special = [client, target, *([row_weights] if isinstance(row_weights, str) else [])]
+    weights = [row_weights] if isinstance(row_weights, str) else []
     if features is None:
-        features = [column for column in table.names if column not in special]
+        features = [column for column in table.names if column not in (client, target, *weights)]
     columns = [features] if isinstance(features, str) else list(features)
-    _refuse_unknown(table, client, target, *special[2:], *columns)
+    _refuse_unknown(table, client, target, *weights, *columns)
     if not columns:
         raise ClientError(f"features is empty: the frame's columns are {list(table.names)}")
     owners = _owners(table, client)
