@@ -30,8 +30,8 @@ class GradientDescent(Algorithm):
     eta: float | None = None  # None: theory decides, in `complete`
     name = "gradient_descent"
 
-    def complete(self, setting):
-        return fill(self, {"eta": 1 / (setting.constants.L_w + setting.constants.L_beta)}), None
+    def complete(self, facts):
+        return fill(self, {"eta": 1 / (facts.constants.L_w + facts.constants.L_beta)}), None
 
     def init(self, w0):  # what everyone knows
         return w0

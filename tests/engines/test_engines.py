@@ -490,7 +490,7 @@ def test_a_message_of_another_precision_is_refused():
 
 # --- participation ------------------------------------------------------------------------------------------------------
 
-BY_ROUND = [[0, 2], [], [3], [0, 1, 2, 3]]
+BY_ROUND = [[], [0, 2], [3], [0, 1, 2, 3]]  # nobody at all in the first
 
 
 WHO = [2, 0.6, (0.3, 0.9, 1.0, 0.5), lambda k: BY_ROUND[k % 4], tw.Participation(2, weights="normalised")]

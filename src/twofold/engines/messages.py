@@ -15,6 +15,7 @@ import numpy as np
 from twofold import tree
 from twofold.algorithms.base import Algorithm, Message
 from twofold.engines.base import Engine, Factors, Point, Snapshots, Start, Starts, State, in_order, in_parts
+from twofold.engines.schedule import footprint
 from twofold.engines.sides import ClientSide, ServerSide
 from twofold.oracle import Program
 from twofold.problem import Problem
@@ -26,7 +27,7 @@ __all__ = ["Messages"]
 class _OneSeed:
     """The server and the clients of one seed's run."""
 
-    def __init__(self, algorithm: Algorithm, problem: Problem, seed: int, start: Start) -> None:
+    def __init__(self, algorithm: Algorithm, problem: Problem, seed: int, start: Start, nothing: Message) -> None:
         w, beta = tree.cast(start)
         w, parts = problem.inward(w, problem.split(beta))
         beta = problem.join(parts)
@@ -35,7 +36,7 @@ class _OneSeed:
         self.server = ServerSide(algorithm, seed, w, problem.clients.weights)
         self.floats = np.zeros(problem.M, np.int64)
         self.rounds = 0
-        self._shape: Message = None
+        self._nothing = nothing  # a message of zeros: what everyone has of the parts that are not sent
 
     def step(self, k: int, factors: np.ndarray | None) -> None:
         """One iteration of everyone who takes part."""
@@ -43,18 +44,17 @@ class _OneSeed:
         packets = {}
         for m, client in enumerate(self.clients):
             if present[m]:
-                packets[m], self._shape = client.send(k), client.shape or self._shape
+                packets[m] = client.send(k)
             else:
                 client.stay_away(k)
         sizes = {m: sum(a.size for a in packet) for m, packet in packets.items()}
         for m, size in sizes.items():
             self.floats[m] += size
         self.rounds += any(sizes.values())
-        shape = self._shape
         mean = self.server.mean(k, packets, factors)
-        self.server.finish(k, mean, shape)
+        self.server.finish(k, mean, self._nothing)
         for client, here in zip(self.clients, present, strict=True):
-            client.receive(mean, shape, bool(here))
+            client.receive(mean, self._nothing, bool(here))
 
 
 class Messages(Engine):
@@ -65,8 +65,10 @@ class Messages(Engine):
     def __init__(self, algorithm: Algorithm, problem: Problem, seeds: list[int], starts: Starts, slots: int) -> None:
         super().__init__(algorithm, problem, slots)
         self.program: Program = problem.program()
+        message = footprint(self.algorithm, problem).message
+        nothing = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), message)
         both = zip(seeds, starts, strict=True)
-        self.runs = [_OneSeed(self.algorithm, problem, seed, begun) for seed, begun in both]
+        self.runs = [_OneSeed(self.algorithm, problem, seed, begun, nothing) for seed, begun in both]
 
     def first(self) -> Snapshots:
         """See `Engine.first`."""
