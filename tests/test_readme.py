@@ -136,6 +136,20 @@ def test_the_sites_blocks_run(page: Path, tmp_path: Path, capsys: pytest.Capture
     assert "False" not in told  # what a page checks is true
 
 
+def test_the_start_pages_five_lines_print_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (DOCS / "start.md").read_text(encoding="utf-8")
+    table, five_lines = blocks("python", text)[:2]
+    assert len([line for line in five_lines.splitlines() if line]) == 5
+    names: dict[str, Any] = {}
+    exec(table + five_lines, names)  # our own text
+    assert capsys.readouterr().out == blocks("text", text)[0]
+    x, y, now, later = (names[name] for name in ("x", "y", "now", "later"))
+    for objective in ("shared", "alone"):
+        (said,) = re.findall(rf'`objective="{objective}"`\)[^.]*(0\.\d\d)', text.replace("\n", " "))
+        model = names["PersonalizedClassifier"](client="patient", objective=objective).fit(x.iloc[now], y.iloc[now])
+        assert f"{model.score(x.iloc[later], y.iloc[later]):.2f}" == said
+
+
 @pytest.mark.parametrize("path", HOOKS.examples(), ids=lambda path: path.stem)
 def test_the_gallerys_examples_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")

@@ -56,10 +56,10 @@ class PersonalizedClassifier(ClassifierMixin, Personalized):
     tol, max_rounds
         When a fit is over: when the gap is certified to be at most tol (needs l2 > 0), or after so many rounds of communication.
 
-    X may be an array, a sparse matrix (which is made dense), or a pandas, Polars or Arrow table with strings, categories and gaps (see
-    `Clients.from_frame`). A client that was not there in training, and a row of nobody, gets the shared part w; where the objective has
-    no such model ("alone", "weight_sharing") it gets the mean of everybody's models. `adapt(X, y, client="zoe")` gives a new client
-    with a few labelled rows a model of its own, without another fit.
+    X may be an array, a sparse matrix (which is made dense), or a pandas, Polars or Arrow table with strings, categories and missing
+    values (see `Clients.from_frame`). A client that was not there in training, and a row of nobody, gets the shared part w; where the
+    objective has no such model ("alone", "weight_sharing") it gets the mean of everybody's models. `adapt(X, y, client="zoe")` gives
+    a new client with a few labelled rows a model of its own, without another fit.
 
     Attributes
     ----------
