@@ -58,6 +58,14 @@ def test_a_node_brings_no_web_server_and_no_database_along(fresh_python: Any):
     assert fresh_python(code).strip() == "[]"
 
 
+def test_what_connections_need_is_imported_before_there_are_threads(fresh_python: Any):
+    """httpx imports httpcore at its first connection; in two threads at once that has failed (anyio parses its own source)."""
+    assert (
+        fresh_python("import sys, twofold.engines.flower as f; f.join; print('httpcore' in sys.modules)").strip()
+        == "True"
+    )
+
+
 def url(grid: FlowerGrid, path: str) -> str:
     return f"https://127.0.0.1:{grid.port}{path}"
 
