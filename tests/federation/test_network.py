@@ -29,8 +29,8 @@ from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER  # noqa: E402
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes  # noqa: E402
 
 from twofold.engines.flower import FlowerGrid, bodies, join  # noqa: E402
+from twofold.engines.flower.door import PATHS  # noqa: E402
 from twofold.engines.flower.join import NotLetIn, _Line  # noqa: E402
-from twofold.engines.flower.server import PATHS  # noqa: E402
 from twofold.federation.account import MARGIN, most_bytes  # noqa: E402
 from twofold.federation.certificates import make_certificates  # noqa: E402
 from twofold.federation.study import KEPT, PRESENT  # noqa: E402
