@@ -74,7 +74,7 @@ def worker(folder: Path, port: int, which: list[int]) -> None:
         node = Node(seat, folder / f"state-{i}", identity=Identity.read(folder / f"{i}.key"), tells=("rows",))
         join(node, f"127.0.0.1:{port}", certificates=folder / "certs" / "ca.crt")
 
-    threads = [threading.Thread(target=one, args=(i,)) for i in which]
+    threads = [threading.Thread(target=one, args=(i,), daemon=True) for i in which]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -90,6 +90,7 @@ def federation(
     jax.config.update("jax_enable_x64", True)
     import twofold as tw
     from twofold.engines.flower.rehearsal import Rehearsal
+    from twofold.federation import Patience
 
     with tempfile.TemporaryDirectory() as folder:
         method = tw.algorithms.LSGD(eta=0.1, tau=2, batch=4)
@@ -111,10 +112,13 @@ def federation(
 
         used = time.process_time()
         try:
-            play.serve(ready)
-        finally:
+            play.serve(ready, patience=Patience(limit=120.0))
             for process in running:
                 process.wait(timeout=60)
+        finally:
+            for process in running:
+                process.kill()
+                process.wait()
         files = sorted((Path(folder) / "run" / "log").glob("*.safetensors"))
         when = [_time_of(file) for file in files]
         each = np.diff(when)[warm:].tolist()

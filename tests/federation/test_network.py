@@ -29,8 +29,8 @@ from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER  # noqa: E402
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes  # noqa: E402
 
 from twofold.engines.flower import FlowerGrid, bodies, join  # noqa: E402
+from twofold.engines.flower.door import PATHS  # noqa: E402
 from twofold.engines.flower.join import NotLetIn, _Line  # noqa: E402
-from twofold.engines.flower.server import PATHS  # noqa: E402
 from twofold.federation.account import MARGIN, most_bytes  # noqa: E402
 from twofold.federation.certificates import make_certificates  # noqa: E402
 from twofold.federation.study import KEPT, PRESENT  # noqa: E402
@@ -56,6 +56,14 @@ def test_a_node_brings_no_web_server_and_no_database_along(fresh_python: Any):
         f"import sys, twofold.cli, twofold.engines.flower as f; f.join; print([m for m in {heavy} if m in sys.modules])"
     )
     assert fresh_python(code).strip() == "[]"
+
+
+def test_what_connections_need_is_imported_before_there_are_threads(fresh_python: Any):
+    """httpx imports httpcore at its first connection; in two threads at once that has failed (anyio parses its own source)."""
+    assert (
+        fresh_python("import sys, twofold.engines.flower as f; f.join; print('httpcore' in sys.modules)").strip()
+        == "True"
+    )
 
 
 def url(grid: FlowerGrid, path: str) -> str:

@@ -14,7 +14,6 @@ import threading
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable
-from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NOD
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.server.superlink.linkstate import in_memory_linkstate
 from flwr.supercore.constant import (
-    FLEET_HTTP_PUBLIC_KEY_HEADER,
     FLWR_IN_MEMORY_DB_NAME,
     NOOP_FEDERATION_ID,
     TaskType,
@@ -41,9 +39,9 @@ from flwr.superlink.routers.fleet.router import router as fleet_router
 from flwr.superlink.servicer.runtime import runtime_handlers
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
-from starlette.requests import ClientDisconnect
 
 from twofold.engines.flower import bodies
+from twofold.engines.flower.door import CALLER, Door
 from twofold.errors import InputError
 from twofold.federation.account import most_bytes
 from twofold.federation.certificates import is_loopback
@@ -62,12 +60,6 @@ HOLD = 2.0
 ALIVE = 4.0
 """Seconds after its last sign of life during which a node's key is taken."""
 DAY = 86400.0
-SMALL = 1 << 20
-"""Bytes of a request that carries no body of ours."""
-CALLER: ContextVar[bytes] = ContextVar("caller")
-"""The key of who has sent the request that is being answered, checked by Flower's own layer."""
-PATHS = ("activate-node", "deactivate-node", "register-node", "unregister-node", "send-node-heartbeat", "pull-messages",
-         "push-messages", "pull-object", "push-object", "confirm-message-received")  # fmt: skip
 log = logging.getLogger("twofold.serve")
 
 
@@ -86,64 +78,6 @@ def _fleet_app() -> FastAPI:
     app.state.fleet_event_log_plugin = None
     app.include_router(fleet_router)
     return app
-
-
-class _Door:
-    """Flower's app behind a door: every path but the few that a node needs is gone, a key that is not known is turned away before
-    anything of its request is read, and of any request no more is read than can be meant.
-    """
-
-    def __init__(self, app: Any, keys: frozenset[bytes], most: int) -> None:
-        self._app, self._keys = app, keys
-        self._most = dict.fromkeys((f"/v1/fleet/{path}" for path in PATHS), SMALL) | {"/v1/fleet/push-object": most}
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """An ASGI app."""
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-        elif scope["type"] != "http" or scope["path"] not in self._most:
-            await _answer(send, 404)
-        else:
-            headers = dict(scope["headers"])
-            key, most = headers.get(FLEET_HTTP_PUBLIC_KEY_HEADER.lower().encode(), b""), self._most[scope["path"]]
-            if self._keys and key not in self._keys:
-                await _answer(send, 401)
-            elif int(headers.get(b"content-length", b"0")) > most:
-                await _answer(send, 413)
-            else:
-                CALLER.set(key)
-                await self._limited(most, scope, receive, send)
-
-    async def _limited(self, most: int, scope: Any, receive: Any, send: Any) -> None:
-        """The app, which hears no more than so many bytes: a request need not say how long it is."""
-        read, begun = 0, False
-
-        async def some() -> Any:
-            nonlocal read
-            message = await receive()
-            read += len(message.get("body", b""))
-            return message if read <= most else {"type": "http.disconnect"}
-
-        async def say(message: Any) -> None:
-            nonlocal begun
-            if read <= most:
-                begun = True
-                await send(message)
-
-        try:
-            await self._app(scope, some, say)
-        except ClientDisconnect:
-            if read <= most:
-                raise
-        if read > most and not begun:
-            await _answer(send, 413)
-
-
-async def _answer(send: Any, status: int) -> None:
-    await send(
-        {"type": "http.response.start", "status": status, "headers": [(b"connection", b"close")] * (status == 413)}
-    )
-    await send({"type": "http.response.body", "body": b""})
 
 
 class _Ours(logging.Handler):
@@ -208,7 +142,7 @@ class FlowerGrid:
         self._begin_run()
         known = frozenset(b64encode(public_key_to_bytes(key.node)) for key in (keys or {}).values())
         config = uvicorn.Config(
-            _Door(app, known, most),
+            Door(app, known, most),
             host=host,
             port=port,
             log_level="critical",
