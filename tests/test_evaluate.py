@@ -312,6 +312,19 @@ def test_metrics_of_resamples_are_those_of_scikit_learns_scorers(classes: int, w
         assert there.sum() > 5, name
 
 
+@pytest.mark.parametrize("name", ["r2", "explained_variance"])
+def test_a_share_of_no_variance_is_no_number_and_far_targets_lose_no_digits(name: str) -> None:
+    """A resample of two rows may be one row twice. Its variance is 0, and not what rounding leaves of 20.1² − 20.1²."""
+    from twofold.evaluate.scoring import KNOWN, _scorer
+
+    y, said = np.array([20.1, 23.7, 24.3]), np.array([19.0, 25.0, 24.0])
+    formula = KNOWN[name][1]
+    found = formula(np.array([[3.0, 0, 0], [0, 3, 0], [0, 0, 3], [1, 1, 1]]), y, said)
+    assert np.isnan(found[:3]).all() and np.isfinite(found[3])
+    far = formula(np.ones((1, 3)), y + 1e7, said + 1e7)
+    np.testing.assert_allclose(far, _scorer(name)(np.ones((1, 3)), y + 1e7, (said + 1e7)[:, None]), rtol=1e-7)
+
+
 def test_calibration_is_minus_the_expected_calibration_error() -> None:
     sure = np.array([0.05, 0.05, 0.95, 0.95])
     said = np.stack([1 - sure, sure], axis=1)

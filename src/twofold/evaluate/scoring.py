@@ -86,10 +86,17 @@ def _absolute(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
     return -_mean(weights, np.abs(said - y))
 
 
+def _variance(weights: Array, y: NDArray[Any]) -> Array:
+    """The variance of the values drawn: 0 where they are all equal, which rounding would hide."""
+    around = y - np.mean(y)
+    second = _mean(weights, around**2)
+    spread = second - _mean(weights, around) ** 2
+    return np.where(spread > 1e-12 * second, spread, 0.0)
+
+
 def _r2(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
     """1 − Σ(ŷ−y)²/Σ(y−ȳ)²; NaN if all targets are equal."""
-    centre = _mean(weights, y)
-    spread = np.maximum(_mean(weights, y * y) - centre**2, 0.0)
+    spread = _variance(weights, y)
     return 1 - np.divide(-_squared(weights, y, said), spread, out=np.full_like(spread, np.nan), where=spread > 0)
 
 
@@ -99,8 +106,8 @@ def _absolute_share(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Arra
 
 def _explained(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
     """1 − (variance of the residuals)/(variance of the targets); NaN if all targets are equal."""
-    left = _mean(weights, (y - said) ** 2) - _mean(weights, y - said) ** 2
-    spread = np.maximum(_mean(weights, y * y) - _mean(weights, y) ** 2, 0.0)
+    left = _variance(weights, y - said)
+    spread = _variance(weights, y)
     return 1 - np.divide(left, spread, out=np.full_like(spread, np.nan), where=spread > 0)
 
 
