@@ -17,7 +17,7 @@ from twofold.losses.net import Net
 from twofold.problem import Problem
 from twofold.solver.budget import Budget
 from twofold.solver.foresight import needs, proven_iterations
-from twofold.solver.steps import complete, facts_of, is_quadratic
+from twofold.solver.steps import complete, facts_of
 from twofold.theory import rates
 from twofold.theory.constants import Constants
 from twofold.theory.cost import Cost, Preset, cost_of
@@ -175,7 +175,7 @@ def _profiles(problem: Problem, cost: Cost, relative: float, work: float) -> lis
     """Profile with L-BFGS outside or with Newton's directions, which take few rounds and much work."""
     d, b = (tree.size(block) for block in problem.abstract_start)
     facts = Facts(
-        UNASKED, float(np.mean(problem.clients.counts)), problem.M, 0.0, sizes=(d, b), quadratic=is_quadratic(problem)
+        UNASKED, float(np.mean(problem.clients.counts)), problem.M, 0.0, sizes=(d, b), quadratic=_quadratic(problem)
     )
     usual = Profile().sized(facts)
     kinds = [usual] if usual.outer == "newton" or not d else [usual, Profile(outer="newton").sized(facts)]
@@ -235,3 +235,8 @@ def accuracy(problem: Problem, tol: float, start: tuple[Any, Any] | None = None)
     first = float(problem.value(*(problem.start if start is None else start)))
     part = tol / first if math.isfinite(first) and first > 0 else USUAL
     return min(max(part, FINEST), COARSEST)
+
+
+def _quadratic(problem: Problem) -> bool:
+    loss = getattr(problem.objective, "loss", None)
+    return getattr(getattr(loss, "link", None), "labels", 0) is None

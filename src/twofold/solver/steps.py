@@ -26,7 +26,7 @@ from twofold.theory.constants import Constants
 from twofold.theory.cost import Cost, Preset, cost_of
 from twofold.theory.each import EachClient
 
-__all__ = ["complete", "facts_of", "is_quadratic", "make", "refuse_overflow", "warn_of_scales"]
+__all__ = ["complete", "facts_of", "make", "refuse_overflow", "warn_of_scales"]
 
 SCALES = 300.0
 """How much larger one feature may be than another before somebody should be told."""
@@ -171,7 +171,7 @@ def facts_of(
         constants=problem.constants() if constants is None else constants,
         rows=float(np.mean(problem.clients.counts)),
         most_rows=float(np.max(problem.clients.counts)),
-        quadratic=is_quadratic(problem),
+        quadratic=getattr(getattr(getattr(objective, "loss", None), "link", None), "labels", 0) is None,
         M=problem.M,
         max_weight=float(np.max(problem.clients.weights)),
         lam=lam,
@@ -185,21 +185,6 @@ def facts_of(
         curvature=None if constants is not None else partial(_of_each, problem),
         cost=None if cost is None else cost_of(cost),
     )
-
-
-def is_quadratic(problem: Problem) -> bool:
-    """Whether F is known to be quadratic, as it is for squared losses of linear models under a convex objective.
-
-    >>> import numpy as np, twofold as tw
-    >>> clients = tw.Clients.from_list([(np.eye(2), [0, 1])])
-    >>> [
-    ...     is_quadratic(tw.Problem(tw.objectives.local(loss()), clients))
-    ...     for loss in (tw.losses.squared, tw.losses.logistic)
-    ... ]
-    [True, False]
-    """
-    loss = getattr(problem.objective, "loss", None)
-    return problem.objective.convex and getattr(getattr(loss, "link", None), "labels", 0) is None
 
 
 def _of_each(problem: Problem) -> EachClient | None:

@@ -29,7 +29,7 @@ from twofold.oracle import Member, Program
 from twofold.problem import Problem
 from twofold.result import Ledger
 from twofold.solver import complete
-from twofold.solver.steps import is_quadratic
+from twofold.solver.steps import facts_of
 from twofold.tree import Pytree
 from twofold.variables import Variables
 
@@ -106,7 +106,7 @@ class Path:
         self.clients, self.folds = clients, folds
         problem = Problem(objective, clients, sampling="uniform")
         self._problem = problem
-        self._algorithm, kind = _for_a_path(complete(problem, "profile")[0], is_quadratic(problem))
+        self._algorithm, kind = _for_a_path(complete(problem, "profile")[0], facts_of(problem).quadratic)
         self._variables = problem.variables
         self._stacks = tuple(stack._replace(draws=None, proof=None) for stack in problem.stacks)
         self._held = tuple(jnp.asarray(part) for part in self._padded(fold, -1))
