@@ -156,6 +156,8 @@ def test_the_better_run_is_found_and_chance_is_not_taken_for_skill() -> None:
     luck = compare([fake("a", base, [0.5]), fake("b", base + rng.normal(0.001, 0.05, 40), [0.6], lam=2.0)])
     assert "No difference can be told on 40 clients between lam = 1, lam = 2" in " ".join(luck.because)
     assert luck.best is None and "marks the best" not in str(luck)
+    two = [fake("a", base, [0.5]), fake("b", base + rng.normal(0.001, 0.05, 40), [0.6], lam=2.0, algorithm="lsgd")]
+    assert "between lam = 1, acd; lam = 2, lsgd." in " ".join(compare(two).because)
     ties = compare([fake("a", base, [0.5]), fake("b", base, [0.5])])
     assert ties.best is None and "no difference between a, b" in " ".join(ties.because)
     assert "marks the best" not in str(ties) and "Best" not in str(ties)
@@ -204,6 +206,7 @@ def test_a_report_of_ones_own_runs_is_about_them() -> None:
     done = Done("report", "sw")
     assert done.code == 0 and done.output.split() == ["sw/report.html"]
     page = Path("sw/report.html").read_text(encoding="utf-8")
+    assert re.search(r'class="n">rounds</th>.*<th scope="col">ended</th>', page)  # a name stands over its numbers
     assert "Hanzely" not in page and "claim" not in page.split("<script")[0]
     data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL).group(1))  # type: ignore[union-attr]
     drawn = data["figures"]["course"]["series"]

@@ -250,7 +250,7 @@ def _by_optimisation(runs: Sequence[tuple[SavedRun, str]]) -> tuple[str | None, 
     best, other = order[0], order[1]
     if np.array_equal(np.sort(cost[best]), np.sort(cost[other])):
         alike = [name for name in order if np.array_equal(np.sort(cost[name]), np.sort(cost[best]))]
-        return None, [f"Same problem: no difference between {', '.join(alike)}, all with {_number(cost[best])} {what}."]
+        return None, [f"Same problem: no difference between {_listed(alike)}, all with {_number(cost[best])} {what}."]
     sentence = (
         f"Same problem: {best} has the {goal} {what}, {_number(cost[best])} against {_number(cost[other])} of {other}."
     )
@@ -299,7 +299,7 @@ def _by_grades(runs: Sequence[tuple[SavedRun, str]]) -> tuple[str | None, list[s
             same.append(name)
     if same:
         sentences = [
-            f"No difference can be told on {len(found[best].clients)} clients between {', '.join([best, *same])}."
+            f"No difference can be told on {len(found[best].clients)} clients between {_listed([best, *same])}."
         ]
     else:
         sentences = [f"Best for the clients on average: {best}."]
@@ -307,6 +307,11 @@ def _by_grades(runs: Sequence[tuple[SavedRun, str]]) -> tuple[str | None, list[s
         sentences.append(f"{best if same else 'It'} is surely better than {'; '.join(told)}.")
     sentences.append("Intervals: 95 %, bootstrap over clients, first seed.")
     return (None if same else best), sentences
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names one after the other; by semicolons if there are commas in them."""
+    return ("; " if any("," in name for name in names) else ", ").join(names)
 
 
 def _difference(value: float, measure: str) -> str:
