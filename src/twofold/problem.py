@@ -47,6 +47,10 @@ MANY = 20_000
 """Clients up to which it is worth the seconds to look for the best p_w of ACD."""
 
 
+_inward = jax.jit(Variables.inward)
+"""For its shapes alone: traced once for all problems of one shape."""
+
+
 def _now(put: Callable[[Pytree], Pytree], x: Pytree) -> Pytree:
     """x on the device, also when first asked for inside somebody's jit: what is kept must not belong to a trace."""
     with jax.ensure_compile_time_eval():
@@ -411,7 +415,7 @@ class Problem:
         """The shapes of w and of one client's β, as algorithms have them."""
         w, beta = _in(np.dtype(jnp.result_type(float)), self._start)
         first = jax.tree.map(lambda leaf: leaf[None], beta)
-        w, (beta,) = jax.eval_shape(partial(self.variables.inward, factors=(None,)), w, (first,))
+        w, (beta,) = _inward.eval_shape(self.variables, w, (first,), (None,))
         return w, jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), beta)
 
     def member(self, m: int) -> Member:

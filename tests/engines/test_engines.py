@@ -345,6 +345,16 @@ def test_iterations_in_pieces_are_iterations_in_one_go():
     jax.tree.map(assert_array_equal, (pieces.w, pieces.beta), (whole.w, whole.beta))
 
 
+@pytest.mark.parametrize("seeds", [[0], [0, 1]])
+def test_kept_iterates_are_handed_out_without_a_copy(seeds: list[int]):
+    """They may be hundreds of times as large as one of them, and are asked for after every stretch."""
+    whole = problem()
+    engine = engines.Simulate(complete(whole, "acd")[0], whole, seeds, whole.starts(seeds), 3)
+    kept = engine.first()
+    assert jax.tree.leaves(kept)[0].shape[:2] == (3 + 1, len(seeds))
+    assert engine.first() is kept
+
+
 # --- the private part never leaves ------------------------------------------------------------------------------------
 
 

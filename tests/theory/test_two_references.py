@@ -417,6 +417,12 @@ def test_every_line_of_the_corollary():
         assert right * up >= 2 / (8 * S**2) * 15 / 16 * 7 / 8 * mu and right * up >= mu / (5 * S**2) >= left
         theta1 = kappa * (1 + B.sum())
         assert theta1 <= 2 * n * kappa * up and theta1 <= 0.25 * up and theta1 + theta.sum() <= 0.5 * up
+        gain = 2 * eta * cc * mu
+        nu = theta1 / (theta1 + gain)
+        weight = 4 * eta * cc * nu**2 / theta1**2
+        assert gain / theta1 <= math.sqrt(n * mu) / S * up and math.sqrt(n * mu) / S <= up / 2 and nu * up >= 2 / 3
+        assert weight == pytest.approx(2 * (1 - nu) / mu * nu / theta1)  # A = 2γν/θ₁
+        assert 1 / weight <= 1.2 * n * mu * up and 2 / (weight * mu) + 1 + B.sum() <= 5 * n
         assert 2 * p + rho * n == pytest.approx(3 * p)
         counts = 3 * p / kappa
         assert counts == pytest.approx(12 * np.sqrt(n * m / mu)) and np.all(

@@ -21,7 +21,17 @@ from twofold import metrics as measure
 from twofold.algorithms.base import Algorithm
 from twofold.engines.base import Engine, Factors, Point, Snapshots, Starts, State, in_order, in_parts, length
 from twofold.engines.layout import AXIS, Layout, P
-from twofold.engines.loop import CAPACITY, Carried, Span, Streams, advance, client_streams, first_state, report
+from twofold.engines.loop import (
+    CAPACITY,
+    Carried,
+    Span,
+    Streams,
+    advance,
+    client_streams,
+    first_state,
+    of_seeds,
+    report,
+)  # fmt: skip
 from twofold.oracle import Program
 from twofold.problem import Problem
 from twofold.tree import Pytree
@@ -69,7 +79,7 @@ class Simulate(Engine):
         if buffer is None:
             shown = _show(self.algorithm, self.program, state, layout=self._layout)
             return jax.tree.map(lambda leaf: leaf[None, None], shown)
-        return buffer if self._many else jax.tree.map(lambda leaf: leaf[:, None], buffer)
+        return buffer
 
     def advance(self, k: int, count: int, slots: np.ndarray, factors: Factors | None = None) -> Snapshots:
         """See `Engine.advance`."""
@@ -209,9 +219,9 @@ _PROGRAM = Program(P(), P(), P(AXIS), P())
 
 def _dealt_out(many: bool, buffer: bool = True) -> tuple[Streams, Carried, Span]:
     """Which axes of the streams, of what is carried and of the spans belong to clients."""
-    each, kept = P(*(None,) * many, AXIS), P(None, *(None,) * many, AXIS)
-    carried = Carried(State(P(), each), Snapshots(P(), kept) if buffer else None)
-    return Streams(P(), each), carried, Span(P(), P(), P(), kept)
+    each = P(*(None,) * many, AXIS)
+    carried = Carried(State(P(), each), Snapshots(P(), P(None, None, AXIS)) if buffer else None)
+    return Streams(P(), each), carried, Span(P(), P(), P(), P(None, *each))
 
 
 @partial(jax.jit, static_argnames=("layout", "many"))
@@ -237,7 +247,8 @@ def _begin(
         state, shown = jax.vmap(from_start)(w, parts) if apart else from_start(w, parts)
         if many and not apart:
             state, shown = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], seeds, 0), (state, shown))
-        buffer = jax.tree.map(lambda leaf: jnp.zeros((slots + 1, *leaf.shape), leaf.dtype).at[0].set(leaf), shown)
+        shot = of_seeds(shown, many)
+        buffer = jax.tree.map(lambda leaf: jnp.zeros((slots + 1, *leaf.shape), leaf.dtype).at[0].set(leaf), shot)
         return Carried(state, buffer if slots else None)
 
     given = (P(), _PROGRAM, P(), P(*(None,) * apart, AXIS))
