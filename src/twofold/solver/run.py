@@ -73,7 +73,7 @@ class Run:
         self, problem: Problem, algorithm: str | Algorithm, options: Options, seeds: list[int], interrupt: Interrupt
     ) -> None:
         self.options, self.seeds, self.budget, self._interrupt = options, seeds, options.budget, interrupt
-        told = None
+        told, asked = None, problem
         self.is_auto = algorithm == "auto"
         known = None if options.budget.target is None else problem.known_optimum
         self._best = None if known is None else known.value
@@ -91,7 +91,7 @@ class Run:
         if note is not None:
             warn(note)
         self.notes = tuple(text for text in (told, note) if text is not None)
-        warn_of_scales(problem)
+        warn_of_scales(asked)  # also where auto found a metric: ridge and penalty are as unfair in it
         self.recording = recording(problem, options)
         self.problem = problem.proving if "bound" in self.recording.metrics else problem
         self.by_rounds = problem.has_shared
