@@ -51,7 +51,7 @@ def test_constants_bound_dense_hessians(objective, name, intercept):
     assert c.calL_w <= paper.calL_w * SLACK and c.calL_beta <= paper.calL_beta * SLACK
 
 
-@pytest.mark.parametrize("kind", ["matrix", "diagonal", "scale"])
+@pytest.mark.parametrize("kind", ["matrix", "diagonal", "scale", "profile"])
 @pytest.mark.parametrize("objective, name, intercept", EVERY)
 def test_metric_makes_upper_blocks_at_most_one_and_its_mu_holds(objective, name, intercept, kind):
     p = problem(objective, name, intercept)
@@ -61,8 +61,12 @@ def test_metric_makes_upper_blocks_at_most_one_and_its_mu_holds(objective, name,
     w, beta = p._start
     of_w = matrix_of(found.w, w) if c.L_w else np.zeros((0, 0))
     of_beta = [
-        matrix_of(lambda x, m=m: found.beta(found.private[m], x), beta) if c.L_beta else None for m in range(p.M)
+        matrix_of(lambda x, m=m: found.beta(None if found.private is None else found.private[m], x), beta)
+        if c.L_beta
+        else None
+        for m in range(p.M)
     ]
+    assert kind == "profile" or {c.L_w, c.L_beta} <= {0.0, 1.0}
     dense, rng = hessians(p), np.random.default_rng(2)
     for size in (0.0, 2.0):
         ww, wb, bb = dense.at(rng, size)
@@ -70,13 +74,16 @@ def test_metric_makes_upper_blocks_at_most_one_and_its_mu_holds(objective, name,
         if c.L_beta:
             wb = np.stack([of_w.T @ h @ r for h, r in zip(wb, of_beta, strict=True)])
             bb = np.stack([r.T @ h @ r for h, r in zip(bb, of_beta, strict=True)])
-            assert max(np.linalg.eigvalsh(h)[-1] for h in bb) <= SLACK
+            assert max(np.linalg.eigvalsh(h)[-1] for h in bb) <= c.L_beta * SLACK
             if name == "squared" and kind == "matrix":
                 np.testing.assert_allclose(bb, np.broadcast_to(np.eye(len(bb[0])), bb.shape), atol=1e-8)
         if c.L_w:
-            assert np.linalg.eigvalsh(ww)[-1] <= SLACK
+            assert np.linalg.eigvalsh(ww)[-1] <= c.L_w * SLACK
             if name == "squared" and kind == "matrix":
                 np.testing.assert_allclose(ww, np.eye(len(ww)), atol=1e-8)
+            if name == "squared" and kind == "profile":  # the Hessian of min_β F
+                rest = ww - sum((h @ np.linalg.solve(g, h.T) for h, g in zip(wb, bb, strict=True)), 0 * ww)
+                np.testing.assert_allclose(rest, np.eye(len(ww)), atol=1e-8)
         values = np.linalg.eigvalsh(Dense.whole(ww, wb, bb))
         assert 0 < c.mu <= values[0] * SLACK and values[-1] <= c.L * SLACK
         if name == "squared" and kind != "diagonal":

@@ -55,10 +55,10 @@ def test_matrix_acts_on_features_and_intercept_together_for_each_class():
 
 
 def test_opening_message():
-    for objective, expected in (("mixture", (0, 0, 0)), ("multitask", (9, 4, 1)), ("local", (0, 0, 0))):
+    for objective, expected in (("mixture", (0, 0, 0, 9)), ("multitask", (9, 4, 1, 9)), ("local", (0, 0, 0, 0))):
         p = problem(objective, "squared")
         model = p.objective.curvature(p.clients)
-        assert tuple(build(model, p.scale, kind).opening_floats for kind in KINDS) == expected
+        assert tuple(build(model, p.scale, kind).opening_floats for kind in (*KINDS, "profile")) == expected
 
 
 def test_a_direction_without_data_or_ridge_is_no_obstacle():
@@ -74,7 +74,7 @@ def test_too_wide_for_matrices(monkeypatch):
     monkeypatch.setattr("twofold.curvature.model.ROOM", 1)
     with pytest.raises(InputError, match=r'needs a 3 × 3 matrix for each of 4 clients.*use precondition="diagonal"'):
         build(p.objective.curvature(p.clients), p.scale, "matrix")
-    with pytest.raises(InputError, match=r"precondition must be one of matrix, diagonal, scale, got 'full'"):
+    with pytest.raises(InputError, match=r"precondition must be one of matrix, diagonal, scale, profile, got 'full'"):
         build(p.objective.curvature(p.clients), p.scale, "full")
 
 

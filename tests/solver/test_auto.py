@@ -170,3 +170,36 @@ def test_where_nothing_is_shared_no_rounds_are_told(kind: str) -> None:
     objective = tw.objectives.local(loss) if kind == "local" else tw.objectives.multitask(loss, lam=0.5, Lambda=np.inf)
     said = tw.solve(tw.Problem(objective, clients)).notes[-1]
     assert "0 rounds" not in said and "nothing is sent; about" in said
+
+
+@pytest.fixture(scope="module")
+def many_classes() -> tw.Problem:
+    """240 weights, for which Newton's matrices are too large, and features that are correlated and of many sizes."""
+    rng = np.random.default_rng(3)
+    mix = np.linalg.qr(rng.normal(size=(24, 24)))[0] * np.geomspace(3, 0.1, 24)
+    common = rng.normal(size=(24, 10))
+    pairs = []
+    for _ in range(6):
+        x = rng.normal(size=(60, 24)) @ mix
+        pairs.append((x, np.argmax(x @ (common + rng.normal(size=(24, 10))) + rng.gumbel(size=(60, 10)), axis=1)))
+    objective = tw.objectives.multitask(tw.losses.softmax(10, l2=0.01), lam=0.1, Lambda=1.0)
+    return tw.Problem(objective, tw.Clients.from_list(pairs))
+
+
+def test_profile_by_lbfgs_is_in_its_own_metric_and_takes_fewer_rounds(many_classes: tw.Problem) -> None:
+    found = tw.solve(many_classes)
+    assert found.notes[0].startswith("auto chose profile in its own metric") and found.problem is many_classes
+    assert found.history["bytes"][0] == 2 * 8 * 24**2  # the opening message, up and down
+    best = many_classes.optimum()
+    first = float(many_classes.value(*many_classes.start)) - best.value
+    assert float(many_classes.value(found.w, found.beta)) - best.value <= 1e-8 * first
+    plain = tw.solve(many_classes, "profile", target=best.value + 1e-8 * first)
+    assert found.ledger.rounds <= 0.7 * plain.ledger.rounds
+
+
+def test_profiles_own_metric_is_left_out_where_it_would_take_long(many_classes: tw.Problem) -> None:
+    def names(**options: object) -> list[str]:
+        return [one.name for one in candidates(many_classes, PRESETS["cross-silo"], 1e-8, **options)]  # pyright: ignore
+
+    assert "profile in its own metric" in names()
+    assert "profile" in names(work=1e6) and "profile" in names(metric=False)

@@ -18,6 +18,7 @@ from twofold import algorithms, engines, losses, metrics, objectives
 from twofold import data as data_sets
 from twofold.config.mistakes import in_toml, in_words, type_of
 from twofold.config.options import FilePath, Option, fields_of, first_sentence, options_of
+from twofold.curvature.metric import Kind
 from twofold.data import Dataset, Source, partition
 from twofold.data.sources import Normalisation
 from twofold.objectives.base import Loss
@@ -35,11 +36,14 @@ Method: TypeAlias = algorithms.Algorithm | Literal["auto"]
 """What solves the problem: a method, or "auto", which leaves the choice to `solve`."""
 
 
+Precondition: TypeAlias = Kind | Literal["auto"]
+
+
 class Variables(TypedDict):
     """The variables that algorithms work on and how they draw rows, as `Problem` takes them."""
 
     rescale: bool
-    precondition: Literal["matrix", "diagonal", "scale", "auto"] | None
+    precondition: Precondition | None
     sampling: Literal["importance", "uniform", "auto"]
 
 
@@ -197,7 +201,7 @@ class ObjectiveSection(RegisteredSection):
     """[objective]: the personalised objective."""
 
     rescale: bool = Field(True, description="whether algorithms work on w·√M, as the theory assumes")
-    precondition: Literal["matrix", "diagonal", "scale", "auto"] | None = Field(
+    precondition: Precondition | None = Field(
         None, description="a change of variables by second moments, which evens out badly scaled features"
     )
     sampling: Literal["importance", "uniform", "auto"] = Field(

@@ -4,7 +4,7 @@
 
 The noise of sampled rows comes from the data part of single rows' smoothness, V^w_mj = s² κ u_m ‖R_wᵀ z^w_j‖² and
 V^β_mj = κ t_m ‖R_mᵀ z^β_j‖². It is max_m p_m max_j V_mj if rows are drawn uniformly, and max_m p_m mean_j V_mj if they are drawn
-in proportion to V_mj. In a metric the V_mj are leverage scores, and L^w = L^β = 1.
+in proportion to V_mj. In a metric the V_mj are leverage scores, and L^w = L^β = 1 (but not in that of `profile`, which is no bound).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from twofold.curvature.elimination import eliminated, private_values, shared_block
 from twofold.curvature.metric import Metric, private_roots
 from twofold.curvature.model import POOLED, BlockCurvature, Features
 from twofold.errors import InputError
@@ -23,8 +24,7 @@ from twofold.theory.arrow import Arrow
 from twofold.theory.constants import Constants, Sampling
 
 __all__ = [
-    "RowSmoothness", "SharpConstants", "arrow", "eliminated", "largest_beta", "largest_w", "private_values",
-    "row_smoothness", "sharp", "single_rows",
+    "RowSmoothness", "SharpConstants", "arrow", "largest_beta", "largest_w", "row_smoothness", "sharp", "single_rows",
 ]  # fmt: skip
 
 Array = NDArray[np.float64]
@@ -107,8 +107,12 @@ def largest_w(model: BlockCurvature, scale: float, metric: Metric | None = None)
     """L^w, the smoothness of F in w: λ_max(s² Σ p_m H^ww_m)."""
     if model.shared is None:
         return 0.0
-    if metric is not None:
+    if metric is not None and metric.kind != "profile":
         return 1.0
+    if metric is not None:
+        factor = np.asarray(metric.shared)
+        block = scale**2 * shared_block(model, model.high)
+        return float(np.linalg.eigvalsh(_around(block, factor))[-1]) + model.a * _rounding(np.abs(block), factor)
     fixed = float(model.weights @ model.fixed.ww)
     if not np.any(model.data.ww != 0):
         return scale**2 * fixed
@@ -122,7 +126,9 @@ def largest_beta(model: BlockCurvature, metric: Metric | None = None) -> float:
     """L^β = max p_m λ_max(H^ββ_m)."""
     if model.private is None:
         return 0.0
-    return 1.0 if metric is not None else float(np.max(model.weights * model.private_block(model.high, model.tops[1])))
+    if metric is not None and metric.private is not None:
+        return 1.0
+    return float(np.max(model.weights * model.private_block(model.high, model.tops[1])))
 
 
 def _norms(metric: Metric | None, model: BlockCurvature) -> tuple[float, Array]:
@@ -208,10 +214,10 @@ def arrow(model: BlockCurvature, scale: float, metric: Metric | None = None) -> 
     """The arrow matrix below ∇²F, in the scaled space or in a metric; μ and ACD's ν(p_w) are computed from it.
 
     If the link may be flat (logistic, softmax), its blocks are multiples of the identity, and it splits into one small arrow per
-    coordinate. A "matrix" metric couples the coordinates again, and so do the second moments of a squared loss.
+    coordinate. A matrix as metric couples the coordinates again, and so do the second moments of a squared loss.
     """
     kind = None if metric is None else metric.kind
-    if model.exact or kind == "matrix":
+    if model.exact or kind in ("matrix", "profile"):
         return _dense(model, scale, metric)
     return _by_coordinate(model, scale, metric)
 
@@ -244,7 +250,7 @@ def _dense(model: BlockCurvature, scale: float, metric: Metric | None) -> Arrow:
     low = model.low if model.exact else 0.0
     shared = None if metric is None or metric.shared is None else np.asarray(metric.shared)
     if model.private is None:
-        whole = scale**2 * _lower_w(model, low)
+        whole = scale**2 * shared_block(model, low)
         return Arrow(
             _around(whole, shared), np.zeros((model.a, 0)), np.zeros(0), rounding=_rounding(np.abs(whole), shared)
         )
@@ -252,7 +258,7 @@ def _dense(model: BlockCurvature, scale: float, metric: Metric | None) -> Arrow:
     if model.shared is None:
         return Arrow(np.zeros(0), np.zeros((0, 0)), np.zeros(0), float(np.min(own)))
     schur = _around(scale**2 * eliminated(model, low), shared)
-    rounding = _rounding(scale**2 * np.abs(_lower_w(model, low)), shared)
+    rounding = _rounding(scale**2 * np.abs(shared_block(model, low)), shared)
     if not model.coupled:
         return Arrow(schur, np.zeros((model.a, 0)), np.zeros(0), float(np.min(own)), rounding)
     cross = scale * model.weights[:, None, None] * _coupling(model, low, basis)
@@ -274,23 +280,11 @@ def _around(matrix: Array, factor: Array | None) -> Array:
     return factor @ matrix @ factor if factor.ndim == 2 else factor.reshape(-1, 1) * matrix * factor
 
 
-def _lower_w(model: BlockCurvature, low: float) -> Array:
-    """The lower bound of Σ p_m H^ww_m."""
-    fixed = float(model.weights @ model.fixed.ww) * np.eye(model.a)
-    return fixed if low == 0 or not np.any(model.data.ww != 0) else low * model.pooled + fixed
-
-
-def private_values(model: BlockCurvature) -> Array:
-    """The eigenvalues of the private second moments, minus a margin for rounding."""
-    values = model.spectrum[0]
-    return np.maximum(values - 4 * model.b * np.finfo(float).eps * values[:, -1:], 0.0)
-
-
 def _private_basis(model: BlockCurvature, metric: Metric | None, low: float) -> tuple[Array, Array]:
     """The eigenvalues c (M, b) of R_m H^ββ_m R_m·p_m, and T_m = R_m U_m (M, b, b), so that T_mᵀ(p_m H^ββ_m)T_m = diag(c)."""
     block = model.weights[:, None] * model.private_block(low, private_values(model))
     vectors = model.spectrum[1]
-    if metric is None:
+    if metric is None or metric.private is None:
         return block, vectors
     factors = np.asarray(metric.private)
     if metric.kind == "matrix":
@@ -301,23 +295,6 @@ def _private_basis(model: BlockCurvature, metric: Metric | None, low: float) -> 
     inner = factors[:, :, None] * ((vectors * block[:, None, :]) @ vectors.swapaxes(1, 2)) * factors[:, None, :]
     own, inside = np.linalg.eigh(inner)
     return own, factors[:, :, None] * inside
-
-
-def eliminated(model: BlockCurvature, low: float) -> Array:
-    """The lower bound of Σ p_m (H^ww − H^wβ (H^ββ)⁻¹ H^βw)_m, (a, a)."""
-    if model.private is None:
-        return _lower_w(model, low)
-    values, vectors, p = private_values(model), model.spectrum[1], model.weights
-    if model.together:
-        inner = vectors * (p[:, None] * model.eliminated(low, values))[:, None, :]
-        return np.tensordot(inner, vectors, axes=([0, 2], [0, 2]))
-    whole = _lower_w(model, low)
-    if low == 0:
-        return whole
-    under = model.private_block(low, values)
-    inner = low * model.crossed @ vectors
-    scaled = inner * np.where(under > 0, p[:, None] / np.where(under > 0, under, 1.0), 0.0)[:, None, :]
-    return whole - np.tensordot(scaled, inner, axes=([0, 2], [0, 2]))
 
 
 def _coupling(model: BlockCurvature, low: float, basis: Array) -> Array:

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from twofold import tree
-from twofold.curvature.bounds import eliminated, private_values
+from twofold.curvature.elimination import eliminated, private_values
 from twofold.curvature.metric import Factor, pack
 from twofold.curvature.model import BlockCurvature
 from twofold.errors import InputError

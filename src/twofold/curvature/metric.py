@@ -1,4 +1,4 @@
-"""Metrics: changes of variables w = s·R_w w̃ and β_m = R_m β̃_m in which every block of ∇²F is at most I.
+"""Metrics: changes of variables w = s·R_w w̃ and β_m = R_m β̃_m; but in the last, every block of ∇²F is at most I in them.
 
 Each factor comes from the upper bound of its own block (see `model`), as R Rᵀ = P with P⁻¹ ⪰ block (formula 4):
 
@@ -6,6 +6,8 @@ Each factor comes from the upper bound of its own block (see `model`), as R Rᵀ
 - "diagonal": P⁻¹ = δ·D, where D is the block's diagonal and δ ≥ λ_max(D^(-1/2)·block·D^(-1/2)). R_w needs d numbers from each
   client for D, and then one more for its part of δ = Σ p_m δ_m.
 - "scale": P⁻¹ = L·I, with L = Σ p_m L_m for w (one number from each client) and p_m L_m for β_m.
+- "profile": for w alone, P⁻¹ is about the Hessian of min_β F, which `profile` minimises: Σ p_m (H^ww − H^wβ (H^ββ)⁻¹ H^βw)_m at the
+  link's likely curvature. R_w needs d² numbers from each client, once. P⁻¹ is no bound; `bounds` has the constants in it.
 
 The server needs only sums over clients, and nothing at all if the w-block contains no data (as in the mixture). Every factor is
 symmetric, R = Rᵀ. A matrix acts on the features of each class; an intercept counts as one more feature.
@@ -22,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from twofold.curvature.elimination import eliminated
 from twofold.curvature.model import WIDE, BlockCurvature
 from twofold.errors import InputError
 from twofold.tree import Pytree, record, static
@@ -30,7 +33,7 @@ __all__ = ["Factor", "Kind", "Metric", "build", "pack", "private_roots", "unpack
 
 Array = NDArray[np.float64]
 Factor = jax.Array | Array
-Kind = Literal["matrix", "diagonal", "scale"]
+Kind = Literal["matrix", "diagonal", "scale", "profile"]
 
 FLOOR = 1e-12
 """Eigenvalues of a block are raised to at least this fraction of its largest, for directions without data or ridge."""
@@ -141,18 +144,29 @@ def build(model: BlockCurvature, scale: float, kind: Kind) -> Metric:
     """The metric of one kind for a model of the curvature, in float64 NumPy; `tree.cast` converts it to a run's precision."""
     if kind not in get_args(Kind):
         raise InputError(f"precondition must be one of {', '.join(get_args(Kind))}, got {kind!r}.")
-    if kind == "matrix" and not model.kept:
+    if kind in ("matrix", "profile") and not model.kept:
         widest = max(model.a, model.b)
         raise InputError(
-            f'precondition="matrix" needs a {widest} × {widest} matrix for each of {model.M} clients, which is too much '
+            f'precondition="{kind}" needs a {widest} × {widest} matrix for each of {model.M} clients, which is too much '
             f'(the limits are {WIDE} features, and half a gigabyte in all); use precondition="diagonal".'
         )
+    if kind == "profile":
+        return _of_profile(model, scale)
     shared = None if model.shared is None else _shared(model, scale, kind)
     private = None if model.private is None else _private(model, kind)
     floats = 0
     if model.shared is not None and np.any(model.data.ww != 0):
         floats = {"matrix": model.a**2, "diagonal": model.a + 1, "scale": 1}[kind]
     return Metric(shared, private, kind, model.outputs is not None, False, floats)
+
+
+def _of_profile(model: BlockCurvature, scale: float) -> Metric:
+    """R_w of the Hessian of min_β F, where the link has its likely curvature; the β_m stay as they are."""
+    if model.shared is None:
+        return Metric(None, None, "profile", model.outputs is not None)
+    values, vectors = np.linalg.eigh(scale**2 * eliminated(model, model.likely().low))
+    root = _symmetric(vectors, _inverse_root(np.maximum(values, 0.0)))
+    return Metric(root, None, "profile", model.outputs is not None, opening_floats=model.a**2)
 
 
 def _shared(model: BlockCurvature, scale: float, kind: Kind) -> Array:

@@ -29,6 +29,7 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
 import twofold as tw
+from twofold.curvature.metric import Kind
 from twofold.errors import TwofoldError
 from twofold.extras import require
 from twofold.paper import realdata_page
@@ -226,6 +227,8 @@ def choice(whole: tw.Problem, cost: Preset) -> str:
     found = tw.solve(whole, cost=cost, rounds=1, record=())
     if "auto chose acd in a matrix metric" in found.notes[0]:
         return MATRIX
+    if "auto chose profile in its own metric" in found.notes[0]:
+        return OWN
     return NEWTON if "auto chose profile with Newton" in found.notes[0] else found.algorithm.name
 
 
@@ -310,8 +313,12 @@ def _descent(whole: tw.Problem) -> Gaps:
 
 
 MATRIX, NEWTON, ROWS = "acd, matrix metric", "profile, Newton", "asvrcd, gradients only"
+OWN = "profile, own metric"
+METRICS: dict[str, Kind] = {MATRIX: "matrix", OWN: "profile"}
+"""Methods that are measured in other variables."""
 OURS: dict[str, tuple[tw.algorithms.Algorithm, dict[str, Any]]] = {
     "profile": (tw.algorithms.Profile(), {}),
+    OWN: (tw.algorithms.Profile(), {}),
     NEWTON: (tw.algorithms.Profile(outer="newton"), {"seconds": NEWTON_SECONDS}),
     "acd": (tw.algorithms.ACD(), {}),
     MATRIX: (tw.algorithms.ACD(), {}),
@@ -340,10 +347,10 @@ BASELINES: dict[str, Callable[[tw.Problem], Gaps]] = {
 }
 METHODS = ("auto", *(name for name in OURS if name != ROWS), *BASELINES)
 ON_MANY_ROWS = ("acd", "asvrcd", "asvrcd, batch 16", ROWS)
-ON_OTHERS = ("auto", "profile", NEWTON, "acd", MATRIX, "asvrcd")
+ON_OTHERS = ("auto", "profile", OWN, NEWTON, "acd", MATRIX, "asvrcd")
 QUICK: dict[str, list[str]] = {
     "data": ["digits", "made"],
-    "methods": ["auto", "profile", "acd", "asvrcd", "pooled L-BFGS"],
+    "methods": ["auto", "profile", OWN, "acd", "asvrcd", "pooled L-BFGS"],
 }
 """What `--quick` measures: two kinds of data, the methods that are promised, and what a colleague would do."""
 
@@ -356,7 +363,7 @@ def measure(data: str, objective: str, methods: list[str]) -> Iterator[Row]:
     plain = problem(data, objective)
     labels = {"data": data, "objective": objective, "rows": float(np.mean(plain.clients.counts))}
     for name in methods:
-        whole = problem(data, objective, precondition="matrix") if name == MATRIX else plain
+        whole = problem(data, objective, precondition=METRICS[name]) if name in METRICS else plain
         try:
             row = _auto(data, objective, plain) if name == "auto" else _measured(whole, name)
         except TwofoldError as refusal:

@@ -668,10 +668,7 @@ class Problem:
         model, c = self.curvature, self._sharp
         if model is None or c is None or not (self.has_shared and self.has_private) or self.M > MANY or c.mu == 0:
             return None
-        found = arrow(model, self.scale, self.metric)
-        if self.metric is None:
-            found = found.weighted(c.L_w**-0.5, c.L_beta**-0.5)
-        best = best_probability(found)
+        best = best_probability(arrow(model, self.scale, self.metric).weighted(c.L_w**-0.5, c.L_beta**-0.5))
         return (best.p_w, best.nu) if best.nu > 0 else None
 
     def optimum(self) -> Optimum:

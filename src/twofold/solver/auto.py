@@ -35,6 +35,8 @@ USUAL, FINEST, COARSEST = 1e-8, 1e-12, 0.5
 """The part of the initial gap for which a method is chosen where no tolerance is asked for, and the range of it where one is."""
 WORK = 1e9
 """Operations of all clients together, about a tenth of a second here, above which Newton's directions are left to real federations."""
+EIGEN = 20
+"""Operations of a decomposition into eigenvectors, in units of the cube of its size."""
 UNASKED = Constants(0.0, 0.0, 0.0, 0.0, 0.0)
 """In place of constants that nobody looks at."""
 WORTH = 0.5
@@ -138,7 +140,7 @@ def _candidates(
     problem: Problem, cost: Cost, relative: float, metric: bool, work: float
 ) -> tuple[list[Candidate], dict[str, float]]:
     """The same, and the floors of those that were left out. Profile comes first: its price asks for no constants."""
-    found = [one for one in _profiles(problem, cost, relative, work) if math.isfinite(one.cost)]
+    found = [one for one in _profiles(problem, cost, relative, metric, work) if math.isfinite(one.cost)]
     floors: dict[str, float] = {}
     for name in RATED:
         least = min((one.cost for one in found), default=math.inf)
@@ -171,8 +173,8 @@ def _floor(problem: Problem, name: str, cost: Cost, relative: float, c: Constant
     return cost.total(rounds, rounds * message, passes * rows) / TYPICAL
 
 
-def _profiles(problem: Problem, cost: Cost, relative: float, work: float) -> list[Candidate]:
-    """Profile with L-BFGS outside or with Newton's directions, which take few rounds and much work."""
+def _profiles(problem: Problem, cost: Cost, relative: float, metric: bool, work: float) -> list[Candidate]:
+    """Profile with L-BFGS outside, in its own metric where that may be had, or with Newton's directions: few rounds and much work."""
     d, b = (tree.size(block) for block in problem.abstract_start)
     facts = Facts(
         UNASKED, float(np.mean(problem.clients.counts)), problem.M, 0.0, sizes=(d, b), quadratic=_quadratic(problem)
@@ -193,9 +195,26 @@ def _profiles(problem: Problem, cost: Cost, relative: float, work: float) -> lis
         moved, gradients = 2 * k * floats * jnp.result_type(float).itemsize, passes * facts.rows
         total = cost.total(k, moved, gradients + algebra)
         asked = Profile() if kind is usual else Profile(outer="newton")
-        name = "profile" if kind is usual else "profile with Newton's directions"
-        found.append(Candidate(name, problem, asked, said.iterations, k, moved, gradients, total, False))
+        name, mine = "profile" if kind is usual else "profile with Newton's directions", problem
+        if metric and kind.outer == "lbfgs" and _may_eliminate(problem, work):
+            name, mine = "profile in its own metric", problem.preconditioned("profile")
+            total += cost.total(1, _opening_bytes(problem), 0)
+        found.append(Candidate(name, mine, asked, said.iterations, k, moved, gradients, total, False))
     return found
+
+
+def _opening_bytes(problem: Problem) -> float:
+    """What a client sends once, so that the server knows the metric of profile."""
+    model = problem.curvature
+    return 0.0 if model is None else float(model.a**2 * jnp.result_type(float).itemsize)
+
+
+def _may_eliminate(problem: Problem, work: float) -> bool:
+    """Whether everyone's second moments are known, and eliminating β from them takes no more than this work."""
+    model = problem.curvature if problem.precondition is None else None
+    if model is None or model.shared is None or not model.kept:
+        return False
+    return EIGEN * problem.M * max(model.a, model.b) ** 3 <= work
 
 
 def _algebra(kind: Profile, d: int, b: int) -> float:

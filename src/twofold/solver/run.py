@@ -74,7 +74,7 @@ class Run:
         self.options, self.seeds, self.budget, self._interrupt = options, seeds, options.budget, interrupt
         known = None if options.budget.target is None else problem.known_optimum
         self._best = None if known is None else known.value
-        self.is_auto, told = algorithm == "auto", None
+        self.is_auto, told, asked = algorithm == "auto", None, problem
         if algorithm == "auto":
             some = options.participation is not None
             algorithm, problem, told = choose_for(problem, options.cost, options.budget, some, options.start)
@@ -87,7 +87,7 @@ class Run:
         if note is not None:
             warn(note)
         self.notes = tuple(text for text in (told, note) if text is not None)
-        warn_of_scales(problem)
+        warn_of_scales(asked)  # also where auto found a metric: ridge and penalty are as unfair in it
         self.recording = recording(problem, options)
         self.problem = problem.proving if "bound" in self.recording.metrics else problem
         self.by_rounds = problem.has_shared
