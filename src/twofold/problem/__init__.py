@@ -10,7 +10,7 @@ import copy
 import dataclasses
 import textwrap
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
 import jax
