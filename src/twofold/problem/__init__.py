@@ -96,6 +96,12 @@ class Problem:
     nothing to balance and s = 1.
     `buckets` groups clients by size so that padding stays cheap; None decides by itself.
 
+    `precondition` says in which variables algorithms work; the w and β that you see stay your own. With "matrix" every block of
+    the Hessian is at most 1 in them, by its second moments; "diagonal" and "scale" take less of these. "profile" is for the
+    method of that name: in w, about the Hessian of min_β F. "auto" takes what suits `acd`. What the server has to know is an opening
+    message, in the ledger. `sampling` draws rows "uniform" or by "importance", in proportion to their smoothness; "auto" is
+    the second where that is known.
+
     `feature_dtype="bfloat16"` keeps floating features in two bytes each, for an accelerator whose memory is what limits it. (Nothing is
     gained on a CPU, where XLA widens them in memory before it reads them.) Targets, parameters and all arithmetic are in the
     run's precision, and losses see features in it. Such features have 8 significant bits: whole numbers up to 256 (raw

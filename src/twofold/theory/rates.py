@@ -1,9 +1,11 @@
 """What theory predicts: iterations, rounds and gradients to reach ε for each method, and the lower bounds.
 
-A prediction is an upper bound on an expectation, so a method may well be faster. Each says what it bounds:
+A prediction by a proven rate is an upper bound on an expectation, so a method may well be faster. Each says what stands behind it:
 
 - "certified": the contraction is proved in the docstrings here and in `stepsizes`, with its constants, and tested;
 - "theorem": from the paper's theorem, whose constants rest on results quoted there;
+- "unproven": a rate whose theorem assumes what this method does not do (saga with a β);
+- "measured": what other problems took (profile); no bound;
 - "none": the method has no guarantee (ASCD, pFedMe), or none for μ = 0.
 """
 
