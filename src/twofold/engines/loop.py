@@ -22,8 +22,8 @@ from twofold.variables import Variables
 
 __all__ = [
     "CAPACITY", "Carried", "Cohort", "Iteration", "Layout", "Span", "Streams", "advance", "begin", "client_streams",
-    "everyones", "finish", "first_state", "in_silence", "iteration", "mean_message", "of_clients", "of_seeds", "receive_all",
-    "receives", "report", "serve", "step",
+    "everyones", "finish", "first_state", "in_silence", "iteration", "mean_message", "of_clients", "receive_all", "receives",
+    "report", "serve", "step",
 ]  # fmt: skip
 
 CAPACITY = 4096
@@ -102,11 +102,6 @@ def report(algorithm: Algorithm, state: State, sizes: tuple[int, ...]) -> Snapsh
     everyone = zip(state.privates, sizes, strict=True)
     betas = tuple(jax.vmap(algorithm.personal, axis_size=size)(private) for private, size in everyone)
     return Snapshots(algorithm.model(state.shared), betas)
-
-
-def of_seeds(shot: Pytree, many: bool) -> Pytree:
-    """Iterates with a leading axis of seeds, as they are kept: those of a single seed have none in the loop."""
-    return shot if many else jax.tree.map(lambda leaf: leaf[None], shot)
 
 
 def iteration(
@@ -288,7 +283,9 @@ def advance(
     def body(i: jax.Array, now: Carried) -> Carried:
         plan, present = jax.tree.map(lambda leaf: leaf[i], (plans, factors))
         state, shot = all_seeds(now.state, streams.own, plan, present, k + i)
+        # What is kept has an axis of seeds always, so that it is handed out as it is; in the loop a single seed has none.
+        kept = shot if many else jax.tree.map(partial(jnp.expand_dims, axis=0), shot)
         put = partial(jax.lax.dynamic_update_index_in_dim, index=slots[i], axis=0)
-        return Carried(state, jax.tree.map(put, now.buffer, of_seeds(shot, many)))
+        return Carried(state, jax.tree.map(put, now.buffer, kept))
 
     return jax.lax.fori_loop(jnp.int32(0), count, body, carried)

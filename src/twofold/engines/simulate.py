@@ -21,17 +21,7 @@ from twofold import metrics as measure
 from twofold.algorithms.base import Algorithm
 from twofold.engines.base import Engine, Factors, Point, Snapshots, Starts, State, in_order, in_parts, length
 from twofold.engines.layout import AXIS, Layout, P
-from twofold.engines.loop import (
-    CAPACITY,
-    Carried,
-    Span,
-    Streams,
-    advance,
-    client_streams,
-    first_state,
-    of_seeds,
-    report,
-)  # fmt: skip
+from twofold.engines.loop import CAPACITY, Carried, Span, Streams, advance, client_streams, first_state, report
 from twofold.oracle import Program
 from twofold.problem import Problem
 from twofold.tree import Pytree
@@ -245,10 +235,10 @@ def _begin(
             return state, report(algorithm, state, program.sizes)
 
         state, shown = jax.vmap(from_start)(w, parts) if apart else from_start(w, parts)
-        if many and not apart:
-            state, shown = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], seeds, 0), (state, shown))
-        shot = of_seeds(shown, many)
-        buffer = jax.tree.map(lambda leaf: jnp.zeros((slots + 1, *leaf.shape), leaf.dtype).at[0].set(leaf), shot)
+        if not apart:
+            shown = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], seeds, 0), shown)
+            state = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], seeds, 0), state) if many else state
+        buffer = jax.tree.map(lambda leaf: jnp.zeros((slots + 1, *leaf.shape), leaf.dtype).at[0].set(leaf), shown)
         return Carried(state, buffer if slots else None)
 
     given = (P(), _PROGRAM, P(), P(*(None,) * apart, AXIS))
