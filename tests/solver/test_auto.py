@@ -91,7 +91,7 @@ def test_known_constants_raise_the_floor(monkeypatch: pytest.MonkeyPatch) -> Non
     pairs = [(rng.normal(size=(20, 30)), rng.integers(0, 10, 20)) for _ in range(3)]
     many = tw.Problem(tw.objectives.multitask(tw.losses.softmax(10, l2=0.01), lam=0.1), tw.Clients.from_list(pairs))
     prices = PRESETS["cross-silo"]
-    profile = next(one for one in candidates(many, prices, 1e-8) if one.name == "profile")
+    profile = next(one for one in candidates(many, prices, 1e-8) if one.algorithm.name == "profile")
     for name in ("asvrcd", "svrcd"):
         assert floor(many, name, prices, 1e-8) < profile.cost < floor(many, name, prices, 1e-8, many.constants())
     monkeypatch.setattr(
@@ -119,7 +119,7 @@ def test_newtons_directions_are_priced_with_their_work() -> None:
     ]
     newton = "profile with Newton's directions"
     assert min(names[0], key=names[0].__getitem__) == newton
-    assert names[1][newton] > names[1]["profile"]
+    assert names[1][newton] > names[1]["profile in its own metric"]
     assert newton not in names[2]
     assert choose(many, dear, 1e-8, False, work=np.inf).algorithm == tw.algorithms.Profile(outer="newton")
 
