@@ -140,7 +140,8 @@ def solve(
         refuse_arguments(solve, algorithm, unknown)
     if not isinstance(problem, Problem):
         raise KindError(f"solve needs a Problem (tw.Problem(objective, clients)), got {type(problem).__name__}.")
-    if algorithm != "auto":
+    is_endless = algorithm != "auto" and all(limit is None for limit in (rounds, iterations, seconds, target, tol))
+    if is_endless or not isinstance(algorithm, str | Algorithm):
         make(algorithm)  # says what to write instead, before anything else is said
     if checkpoint is not None or checkpoint_every is not None:
         refuse_settings(checkpoint, checkpoint_every)
