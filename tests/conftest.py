@@ -29,6 +29,11 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     for variable in ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
 
+# Compiled programs, small ones too, are kept between runs and shared by the workers and by all processes that tests start. A
+# half-written entry only costs a compilation, with a warning that pyproject.toml lets pass.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".jax_cache"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
 import jax
 import psutil
 import pytest
@@ -38,10 +43,6 @@ jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])  # a plugin may 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_traceback_in_locations_limit", 0)  # no test asks which line of ours an instruction comes from
-# Compiled programs, small ones too, are kept between runs and shared by the workers. A half-written entry only costs a
-# compilation, with a warning that pyproject.toml lets pass.
-jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".jax_cache"))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 # Traces and compiled programs are millions of objects that stay. The collector would walk over them again and again, for a
 # sixth of all the time there is: so it comes less often, and what a module leaves behind is put aside for good.
@@ -106,8 +107,9 @@ MOST_BYTES = 1_600_000_000
 @pytest.fixture(scope="module", autouse=True)
 def _put_aside() -> Iterator[None]:
     yield
-    gc.collect()
-    gc.freeze()
+    if PROCESS.memory_info().rss > MOST_BYTES // 2:  # until then there is room for what nobody needs
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -177,6 +179,10 @@ def fresh_python() -> Callable[..., str]:
                 "error",
                 "-W",
                 "ignore:'click.:DeprecationWarning",
+                "-W",
+                "ignore:Error reading persistent compilation cache entry:UserWarning",
+                "-W",
+                "ignore:Error writing persistent compilation cache entry:UserWarning",
                 "-c",
                 code,
             ],  # see pyproject.toml

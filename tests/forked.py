@@ -29,11 +29,11 @@ class Zygote:
         print(json.dumps(question), file=self._process.stdin, flush=True)
         return json.loads(self._process.stdout.readline())
 
-    def start(self, command: list[str], log: Path) -> Forked:
-        """Start `python -m twofold.cli ...`; what it says is added to a file."""
+    def start(self, command: list[str], log: Path, before: str = "") -> Forked:
+        """Start `python -m twofold.cli ...`; what it says is added to a file. `before` is code that it runs first."""
         python, module, name, *words = command
         assert (python, module, name) == (sys.executable, "-m", "twofold.cli")
-        return Forked(self, self.ask(start=words, log=str(log)))
+        return Forked(self, self.ask(start=words, log=str(log), before=before))
 
     def end(self) -> None:
         """Nobody is started any more."""
@@ -76,13 +76,14 @@ class Forked:
         self.send_signal(9)
 
 
-def become(words: list[str], log: str) -> None:
+def become(words: list[str], log: str, before: str) -> None:
     """From here on this is the process of a command."""
     out = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for number, goal in ((nothing, 0), (out, 1), (out, 2)):
         os.dup2(number, goal)
     sys.argv = ["twofold", *words]
+    exec(before, {})
 
     from twofold.cli import main
 
@@ -97,7 +98,7 @@ def serve() -> None:
             pid, status = os.waitpid(question["poll"], os.WNOHANG)
             answer = os.waitstatus_to_exitcode(status) if pid else None
         elif not (answer := os.fork()):
-            become(question["start"], question["log"])
+            become(question["start"], question["log"], question["before"])
             return
         print(json.dumps(answer), flush=True)
 

@@ -356,7 +356,7 @@ def test_ctrl_c_keeps_what_there_is(small: str, monkeypatch: pytest.MonkeyPatch)
 
 def test_precision_and_the_cache_are_set_up(small: str, fresh_python: Callable[..., str], tmp_path: Path) -> None:
     code = (
-        "import os, sys\nos.environ.pop('TWOFOLD_NO_CACHE')\n"
+        "import os, sys\nos.environ.pop('TWOFOLD_NO_CACHE')\nos.environ.pop('JAX_COMPILATION_CACHE_DIR')\n"
         f"os.environ['XDG_CACHE_HOME'] = {str(tmp_path / 'cache')!r}\n"
         "from twofold.cli import app\n"
         "try:\n    app(['theory', 'small.toml', '--set', 'run.x64=true', '--set', 'algorithm.name=asvrcd'])\n"

@@ -12,13 +12,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import twofold as tw
 from federation.small import by_hand, problem
-from federation.test_processes import SHARED, Stage, _cached
+from federation.test_processes import SHARED, Stage, _path
 from twofold.federation import store
 from twofold.federation.named import made
 
 pytest.importorskip("flwr")
 
-__all__ = ["_cached"]  # the programs that test_processes has compiled
+__all__ = ["_path"]  # a fixture for all tests here
 ROUNDS = 14
 
 

@@ -18,13 +18,13 @@ import pytest
 
 import twofold as tw
 from federation.small import Small, study
-from federation.test_processes import Stage, _cached, assert_same
+from federation.test_processes import Stage, _path, assert_same
 from forked import Forked
 from twofold.federation import Stopped, store
 from twofold.federation.named import made
 
 pytest.importorskip("flwr")
-__all__ = ["_cached"]  # the programs that test_processes has compiled
+__all__ = ["_path"]  # a fixture for all tests here
 
 ROUNDS = 40
 SHORT = """

@@ -25,7 +25,6 @@ from numpy.testing import assert_allclose
 from typer.testing import CliRunner
 
 import twofold as tw
-from federation.small import problem as four
 from forked import Forked, Zygote
 from twofold.cli import app
 from twofold.federation.named import made
@@ -39,10 +38,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
-def _cached(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".jax_cache"))
-    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+def _path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(tw.__file__).parents[1]))
 
 
 def problem() -> tw.Problem:
@@ -98,8 +95,6 @@ def into(self, folder):
         os.kill(os.getpid(), signal.SIGKILL)
     return save(self, folder)
 store.replace_file, result.Result.save = replace, into
-from twofold.cli import main
-main()
 """
 
 
@@ -124,7 +119,7 @@ class Stage:
         self.play = Rehearsal(self.whole, method or tw.algorithms.ASVRCD(), folder, rounds=rounds, seed=3, **sections)
         self.port = free_port()
         self.zygote = zygote or new_zygote()
-        self.server: Forked | subprocess.Popen[bytes] | None = None
+        self.server: Forked | None = None
         self.nodes: dict[int, Forked] = {}
 
     def command(self) -> list[str]:
@@ -138,19 +133,15 @@ class Stage:
 
         `before` is code that comes first: constants that are too long for a test.
         """
-        log = self.play.folder / "server.log"
-        if dies is None and not before:
-            self.server = self.zygote.start(self.command(), log)
-            return
-        code = before + KILLED.format(name=dies or "nothing")
-        with log.open("ab") as out:
-            self.server = subprocess.Popen([sys.executable, "-c", code, *self.command()[3:]], stdout=out, stderr=out)
+        if dies is not None:
+            before += KILLED.format(name=dies)
+        self.server = self.zygote.start(self.command(), self.play.folder / "server.log", before)
 
     def join(self, i: int, port: int | None = None) -> None:
         command = self.play.command(i, self.port if port is None else port)
         self.nodes[i] = self.zygote.start(command, self.play.folder / f"{i}.log")
 
-    def kill(self, process: Forked | subprocess.Popen[bytes] | None) -> None:
+    def kill(self, process: Forked | None) -> None:
         assert process is not None
         process.kill()
         process.wait()
@@ -184,24 +175,24 @@ class Stage:
         self.zygote.end()
 
 
-def test_four_processes_in_the_open_are_the_same_to_rounding(tmp_path: Path):
+def test_three_nodes_in_the_open_are_the_same_to_rounding(tmp_path: Path):
     """acd and asvrcd with TLS and keys and without masks, so that there is no fixed point in between."""
     zygote, stages = new_zygote(), []
     try:
         for name in ("acd", "asvrcd"):
             sections: dict[str, Any] = {"masks": {"on": False}, "round": {"record": 4}}
-            stages.append(Stage(tmp_path / name, 8, tw.algorithms.REGISTRY[name](), four(), zygote, **sections))
+            stages.append(Stage(tmp_path / name, 8, tw.algorithms.REGISTRY[name](), zygote=zygote, **sections))
             stages[-1].serve()
-            for i in range(4):
+            for i in range(3):
                 stages[-1].join(i)
         for stage in stages:
             assert stage.server is not None and stage.server.wait(timeout=120) == 0, stage.said()
-            assert [node.wait(timeout=60) for node in stage.nodes.values()] == [0] * 4
+            assert [node.wait(timeout=60) for node in stage.nodes.values()] == [0] * 3
             found = tw.Result.load(stage.play.folder / "run" / "result")
             contract = json.loads((stage.play.folder / "run" / "contract.json").read_text())
             assert stage.play.study.keys and not stage.play.study.masks
             method = made(contract["algorithm"])
-            expected = tw.solve(four(), method, rounds=8, seed=3, every=4, engine="messages")
+            expected = tw.solve(stage.whole, method, rounds=8, seed=3, every=4, engine="messages")
             assert_same(found, expected, stage.play.beta(), 1e-12)
             assert_allclose(found.history["loss"], expected.history["loss"], rtol=0, atol=1e-12)
     finally:
@@ -213,13 +204,8 @@ ROUNDS = 80
 """Some 25 pass before the last fault, and those after it are there to show that all is well again."""
 
 
-def impatient(command: list[str]) -> list[str]:
-    """The same command, but a node that is turned away tries for two seconds, not for ten."""
-    room = "twofold.engines.flower.join"  # the package exports a function of the same name
-    code = f"import sys, {room}; sys.modules['{room}'].PERSISTENCE = 2.0; from twofold.cli import main; main()"
-    python, module, name, *words = command
-    assert (module, name) == ("-m", "twofold.cli")
-    return [python, "-c", code, *words]
+IMPATIENT = "import sys, twofold.engines.flower.join; sys.modules['twofold.engines.flower.join'].PERSISTENCE = 2.0"
+"""A node that is turned away tries for two seconds, not for ten. (The package exports a function of the module's name.)"""
 
 
 @pytest.fixture
@@ -240,15 +226,10 @@ def test_whatever_is_killed_nothing_is_lost(stage: Stage):
 
     # 1. kill -9 of a node; while it is away, a second holder of another's key is turned away.
     stage.kill(stage.nodes[1])
-    second = subprocess.run(
-        [*impatient(stage.play.command(2, stage.port)), "--patience", "60"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=90,
-    )
-    assert second.returncode == 5, second.stderr
-    assert "somebody is there with it already" in second.stderr
+    log = folder / "second.log"
+    second = stage.zygote.start([*stage.play.command(2, stage.port), "--patience", "60"], log, IMPATIENT)
+    assert second.wait(timeout=90) == 5, stage.said()
+    assert "somebody is there with it already" in log.read_text()
     stage.join(1)
     stage.further()
     # 2. A node hangs (as if its network were gone) and comes back by itself.
