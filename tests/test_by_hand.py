@@ -46,7 +46,10 @@ def alike(index: Any) -> Drawn:
 
 
 class Plain:
-    """The problem in NumPy: gradients on given rows, and the draws that the library would make."""
+    """The problem in NumPy: gradients on given rows, and the draws that the library would make.
+
+    The draws of one method are those of the next, so each is made once.
+    """
 
     def __init__(self, sampling: str) -> None:
         self.whole, self.sampling = problem(sampling), sampling
@@ -57,15 +60,16 @@ class Plain:
         root = randomness.root(SEED)
         self._common = randomness.common(root)
         self._own = [randomness.private(root, m) for m in range(self.M)]
+        self.coin, self.coins, self.rows = cache(self._coin), cache(self._coins), cache(self._rows)
 
-    def coin(self, k: int, p: Any) -> bool:
+    def _coin(self, k: int, p: Any) -> bool:
         return bool(randomness.coin(randomness.of(self._common, k), p))
 
-    def coins(self, k: int, *p: Any) -> list[bool]:
+    def _coins(self, k: int, *p: Any) -> list[bool]:
         key = randomness.of(self._common, k)
         return [bool(randomness.coin(randomness.at(key, i), each)) for i, each in enumerate(p)]
 
-    def rows(self, m: int, k: int, size: int | None, step: int | None = None, uniform: bool = False) -> Drawn:
+    def _rows(self, m: int, k: int, size: int | None, step: int | None = None, uniform: bool = False) -> Drawn:
         """The rows that client m draws in iteration k (in its local step): row j with π_j ∝ ‖x_j‖², weighed by 1/(nπ_j)."""
         (x, y), key = self.data[m], randomness.of(self._own[m], k)
         key = key if step is None else randomness.at(key, step)
@@ -272,10 +276,13 @@ UNIFORM = ("lsgd-average", "scd", "ascd", "svrcd-batch3")
 """Where rows are drawn uniformly; elsewhere they are drawn by importance, which is the default for a linear loss."""
 
 
+in_numpy = cache(Plain)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_every_method_is_its_equations(case: str):
     by_hand, method = CASES[case]
-    plain = Plain("uniform" if case in UNIFORM else "importance")
+    plain = in_numpy("uniform" if case in UNIFORM else "importance")
     method, _ = complete(plain.whole, method, cost=None)  # a round costs as much as all rows: both blocks move soon
     result = tw.solve(plain.whole, method, iterations=ITERATIONS, seed=SEED)
     w, beta = by_hand(plain, numbers(method))

@@ -34,7 +34,10 @@ def test_scikit_learns_own_checks(estimator, check):
 
 
 def table(seed: int = 0, patients: int = 6, rows: int = 30) -> tuple[pd.DataFrame, pd.Series]:
-    """Patients on whom a drug works in their own way, with strings, a category and gaps."""
+    """Patients on whom a drug works in their own way, with strings, a category and gaps.
+
+    As large as here wherever the size does not matter: another one means other programs, about twenty where the strength is chosen.
+    """
     rng = np.random.default_rng(seed)
     n = patients * rows
     who = np.repeat([f"p{i}" for i in range(patients)], rows)
@@ -189,7 +192,7 @@ def test_every_objective(objective: str, strength: Any):
 
 
 def test_in_the_company_of_scikit_learn():
-    frame, labels = table(patients=4)
+    frame, labels = table()
     rest = frame.drop(columns="patient")
     plain = PersonalizedClassifier(client="patient", strength=0.1)
     scores = cross_val_score(plain, frame, labels, cv=WithinClients(3), groups=frame["patient"])
@@ -272,7 +275,7 @@ def test_one_strength_for_all_and_one_per_client_are_one_program():
 @pytest.mark.parametrize("kind", ["classifier", "regressor"])
 def test_the_ledger_is_that_of_solve_on_the_same_table(kind: str):
     """Sizes are rounded up so that programs can be used again; nobody sends or evaluates what was added."""
-    frame, labels = table(patients=5, rows=21)
+    frame, labels = table()
     frame = frame[:-4]  # clients of unequal size
     labels = labels[:-4]
     score = 50 + 3 * frame["dose"].to_numpy()
@@ -367,7 +370,7 @@ def test_mistakes_get_a_sentence():
 
 
 def test_nobody_falls_back_to_the_shared_model_without_a_word():
-    frame, labels = table(patients=3)
+    frame, labels = table()
     rest, who = frame.drop(columns="patient"), frame["patient"]
     model = PersonalizedClassifier(strength=0.1).fit(rest, labels, client=who)
     with pytest.warns(ClientWarning, match=r"nobody says whose rows .* predict\(X, client=labels\)"):
@@ -452,7 +455,7 @@ def test_what_strength_was_taken_is_a_strength():
 
 
 def test_a_random_state_of_numpys():
-    frame, labels = table(patients=2)
+    frame, labels = table()
     found = [
         PersonalizedClassifier(client="patient", random_state=np.random.RandomState(3)).fit(frame, labels).strength_
         for _ in range(2)
