@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import io
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple
 
 import jax
@@ -39,7 +39,7 @@ from twofold.algorithms import (
     Scafflix,
     Scaffnew,
 )  # fmt: skip
-from twofold.engines import messages, sides
+from twofold.engines import messages, schedule, sides
 from twofold.errors import ContractError
 from twofold.oracle import Member
 from twofold.problem import Problem
@@ -557,7 +557,9 @@ def test_any_engine_goes_on_from_the_state_of_any_other(kind: str, name: str):
     whole = problem(kind)
     method, _ = complete(whole, VARIANTS[name])
     method, nowhere = jax.tree.map(jnp.asarray, method), np.ones(4, np.int32)
-    makers = [engines.Simulate, engines.Messages, partial(engines.Streamed, chunk=2), engines.Sharded]
+    shapes = schedule.footprint(method, whole)
+    streamed = engines.choose("streamed", schedule.Schedule(method, whole, shapes.parts, [3]), shapes, chunk=2)
+    makers = [engines.Simulate, engines.Messages, streamed, engines.Sharded]
 
     def made(make: Any) -> Any:
         return make(method, whole, [3], [whole.start], 0)
