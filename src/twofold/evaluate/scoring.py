@@ -88,7 +88,7 @@ def _absolute(weights: Array, y: NDArray[Any], said: NDArray[Any]) -> Array:
 
 def _variance(weights: Array, y: NDArray[Any]) -> Array:
     """The variance of the values drawn: 0 where they are all equal, which rounding would hide."""
-    around = y - np.mean(y)
+    around = np.asarray(y - np.mean(y), np.float64)
     second = _mean(weights, around**2)
     spread = second - _mean(weights, around) ** 2
     return np.where(spread > 1e-12 * second, spread, 0.0)
