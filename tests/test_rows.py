@@ -17,7 +17,7 @@ from problems import clients as make_clients
 from twofold import config, engines
 from twofold.algorithms import ASVRCD, LSGD, L2SGDPlus
 from twofold.engines import memory
-from twofold.engines.schedule import footprint
+from twofold.engines.schedule import Schedule, footprint
 from twofold.engines.sides import CountingOracle
 from twofold.evaluate import compare, evaluate, predict
 from twofold.oracle import Sample
@@ -182,9 +182,10 @@ def test_models_are_graded_on_held_out_rows_as_these_are():
 def test_features_are_narrow_on_the_device_and_nothing_else_is(name: str, options: dict, x64: bool):
     with jax.enable_x64(x64):
         problem, wide = mixture(general("squared"), "squared", feature_dtype=KEPT), str(jnp.result_type(float))
-        engine = engines.REGISTRY[name](
-            complete(problem, "asvrcd")[0], problem, [3], [problem.host_start], slots=0, **options
-        )
+        method = complete(problem, "asvrcd")[0]
+        shapes = footprint(method, problem)
+        make = engines.choose(name, Schedule(method, problem, shapes.parts, [3]), shapes, **options)
+        engine: Any = make(method, problem, [3], [problem.host_start], slots=0)
         if isinstance(engine, engines.Streamed):
             stacks = tuple(engine._program(one).stacks[0] for one in engine._chunks)
             state = (engine.shared, [engine._kept.get(i, one) for i, one in enumerate(engine._chunks)])
@@ -199,7 +200,7 @@ def test_features_are_narrow_on_the_device_and_nothing_else_is(name: str, option
 def test_features_are_narrow_wherever_a_problem_hands_them_out():
     problem = mixture(general("squared"), "squared", feature_dtype=KEPT)
     members = (*problem.stacks, *problem.host_stacks, problem.abstract_member, problem.member(1))
-    for member in (*members, CountingOracle(problem, 1)._member):
+    for member in (*members, CountingOracle(problem, 1).member):
         assert dtypes(member.x) == {KEPT} and dtypes((member.y, member.weight)) == {"float64"}
     assert dtypes(problem.clients.x) == dtypes(problem.start) == {"float64"}
     assert dtypes(problem.gradient(*problem.start)) == dtypes(problem.value(*problem.start)) == {"float64"}

@@ -93,7 +93,7 @@ def test_no_private_number_is_on_the_wire(
         tap.cut()
     passed = [b"".join(some) for some in tap.passed.values()]
     # What should be there is found: the means, which everybody hears.
-    means = np.concatenate([np.ravel(a) for line in server.log[:-1] for a in line.mean.values()])
+    means = np.concatenate([np.ravel(a) for line in server.log.lines[:-1] for a in line.mean.values()])
     assert means.size and np.isin(means, numbers_in(passed, "<f8")).all()
     clients = [problem(kind).clients[n] for n in NAMES]
     assert len(betas) >= 4 * 4 and max(np.abs(b).max(initial=0.0) for b in betas) > 0
