@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpcore  # noqa: F401  # pyright: ignore[reportUnusedImport]  (now: httpx would at its first connection, in each thread)
+import httpcore  # noqa: F401  (imported now: httpx would do so at its first connection, in several threads at once)
 import httpx
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
