@@ -234,6 +234,8 @@ def _told(kind: str, *rest: str) -> str:
         return (
             f"{int(rounds):,} rounds of {name} on synthetic MX2, {seeds} seed{'s' * (seeds != '1')}, loss every {every}"
         )
+    if kind == "fedavg":
+        return f"fifty rounds of FedAvg, 20 clients of 2,000 rows, {rest[0]} features"
     return f"rounds of {rest[0]} on MNIST" if kind == "mnist" else f"five rounds of lsgd, {int(rest[0]):,} clients"
 
 
